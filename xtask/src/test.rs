@@ -10,6 +10,7 @@ use crate::packages::{
 use crate::passed::Parts;
 use crate::step::{self, Steps};
 use crate::suite::{self, LONG_FORMS, TestRun};
+use crate::wheels::Wheel;
 use crate::{arrows, deny, dist, documents, fuzz, go_peers, icount, rooms, tidy, type_names, unsafety, wording};
 use std::process::Command;
 use std::sync::Mutex;
@@ -37,6 +38,16 @@ const PEERS: &[packages::Package] = &[
     REDIS,
     VALGRIND,
 ];
+
+/// axe-core, the accessibility checker that a test runs in the dashboard's pages. This wheel packages its release.
+const AXE: Wheel = Wheel {
+    name: "axe",
+    package: "axe-playwright-python",
+    version: "0.1.8",
+    // One wheel for all machines.
+    sha256: ["fdd263c998388f1a8e67cad02677e612d946248bd44d163be5e8650ea31f95f8"; 2],
+    program: "axe_playwright_python/axe.min.js",
+};
 
 /// How long the nightly runs each fuzz target.
 const FUZZ_SECONDS: u64 = 300;
@@ -95,7 +106,11 @@ fn build(steps: &mut Steps) -> Parts {
     let parts = Mutex::default();
     steps.together(
         "build",
-        &[("tests, linted by clippy", &|| suite::build(&parts)), ("peers in Go", &go_peers::ensure)],
+        &[
+            ("tests, linted by clippy", &|| suite::build(&parts)),
+            ("peers in Go", &go_peers::ensure),
+            ("axe-core", &|| AXE.ensure().map(drop)),
+        ],
     );
     parts.into_inner().unwrap_or_default()
 }

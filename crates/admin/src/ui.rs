@@ -52,14 +52,14 @@ macro_rules! files {
 
 /// All of `ui/` except `ui/dev/`, sorted. (Test: `the_table_is_the_folder`.) `profile_view.*` are links: the page that `stillgate
 /// profile` writes shares them.
-static FILES: [File; 49] = files![
+static FILES: [File; 52] = files![
     "api.js" "app.js" "chain_view.js" "chart.js" "curl.js" "dom.js"
     "edit/controls.js" "edit/diff.js" "edit/document_history.js" "edit/editor.js" "edit/fields.js" "edit/form.js"
     "edit/json.js" "edit/kinds.js" "edit/loading.js" "edit/panes.js" "edit/saving.js" "edit/schema.js"
-    "format.js" "history_view.js" "icon.svg" "index.html" "live.js" "pages.css"
-    "pages/certificates.js" "pages/consumer.js" "pages/consumers.js" "pages/device.js" "pages/devices.js" "pages/edit.js"
-    "pages/explain.js" "pages/lua.js" "pages/metrics.js" "pages/overview.js" "pages/profiles.js" "pages/resources.js" "pages/revision.js"
-    "pages/route.js" "pages/routes.js" "pages/sign_in.js" "pages/status.js" "pages/upstreams.js"
+    "format.js" "history_view.js" "icon.svg" "index.html" "kept_profiles.js" "live.js" "pages.css"
+    "pages/cardinality.js" "pages/certificates.js" "pages/consumer.js" "pages/consumers.js" "pages/device.js" "pages/devices.js" "pages/edit.js"
+    "pages/explain.js" "pages/fleet.js" "pages/lua.js" "pages/overview.js" "pages/profiles.js" "pages/resources.js" "pages/revision.js"
+    "pages/route.js" "pages/routes.js" "pages/sign_in.js" "pages/slow.js" "pages/status.js" "pages/upstreams.js"
     "parts.css" "parts.js" "profile_view.css" "profile_view.js" "recent_requests.js" "shell.css" "tokens.css"
 ];
 

@@ -53,7 +53,7 @@ export async function ask(method, path, { body, headers = {}, signal, is_text } 
   throw new Failure(
     answer.status,
     said || `${answer.status} ${answer.statusText}`,
-    ADVICE[answer.status] ?? "See the gateway's log.",
+    parsed?.description ?? ADVICE[answer.status] ?? "See the gateway's log.",
   );
 }
 

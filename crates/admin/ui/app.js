@@ -15,6 +15,7 @@ const NAVIGATION = [
     [
       ["overview", "Overview"],
       ["routes", "Routes"],
+      ["slow", "Slow requests"],
       ["explain", "Explain"],
       ["upstreams", "Upstreams"],
       ["devices", "Devices"],
@@ -30,7 +31,8 @@ const NAVIGATION = [
   [
     "Operation",
     [
-      ["metrics", "Metrics"],
+      ["fleet", "Fleet"],
+      ["cardinality", "Cardinality"],
       ["profiles", "Profiles"],
       ["lua", "Lua"],
       ["status", "Status"],
@@ -44,6 +46,7 @@ const PAGES = [
   [/^overview$/, "overview"],
   [/^routes$/, "routes"],
   [/^routes\/[^/]+$/, "route"],
+  [/^slow$/, "slow"],
   [/^explain$/, "explain"],
   [/^upstreams$/, "upstreams"],
   [/^devices$/, "devices"],
@@ -51,7 +54,9 @@ const PAGES = [
   [/^consumers$/, "consumers"],
   [/^consumers\/[^/]+$/, "consumer"],
   [/^certificates$/, "certificates"],
-  [/^metrics$/, "metrics"],
+  [/^fleet$/, "fleet"],
+  // Its former address is in links that people keep.
+  [/^(cardinality|metrics)$/, "cardinality"],
   [/^profiles$/, "profiles"],
   [/^lua$/, "lua"],
   [/^status$/, "status"],
@@ -390,10 +395,11 @@ function focus_heading(root, focused) {
 }
 
 const PARENTS = { routes: "routes", upstreams: "upstreams", consumers: "consumers", ssls: "certificates" };
+const SECTIONS = { history: "status", metrics: "cardinality" };
 
 function mark_navigation([page, kind]) {
-  const current =
-    page === "history" ? "status" : page === "edit" || page === "new" ? (PARENTS[kind] ?? "resources") : page;
+  const is_editor = page === "edit" || page === "new";
+  const current = is_editor ? (PARENTS[kind] ?? "resources") : (SECTIONS[page] ?? page);
   for (const one of side.querySelectorAll("a")) set(one, "aria-current", one.dataset.page === current ? "page" : null);
 }
 

@@ -6,6 +6,8 @@ import { fresh_id, h, s, set } from "./dom.js";
 import { clock, date_time } from "./format.js";
 
 const WINDOW_S = 900;
+/** The shortest time that the axis spans. */
+const WINDOW_MIN_S = 60;
 const GAP_S = 3;
 /** On the left, room for the axis: "100 ms". */
 const PAD = { top: 14, right: 4, bottom: 20, left: 46 };
@@ -13,10 +15,11 @@ const PAD = { top: 14, right: 4, bottom: 20, left: 46 };
 /**
  * A chart of several series over time.
  *
- * `series`: `{key, name, tone, area}`; `format`: of a value; `scale`: `linear` or `log`. Answers `{element, update}`;
- * `update(seconds, marks)` draws, `marks` being `{t, title, href}`.
+ * `series`: `{key, name, tone, area, thin}`; `band`: keys of a lower line and of upper ones, of which each second has one, with a
+ * surface between them; `format`: of a value; `scale`: `linear` or `log`. The axis begins with the first second. Answers
+ * `{element, update}`; `update(seconds, marks)` draws, `marks` being `{t, title, href}`.
  */
-export function time_chart({ title, series, format, scale = "linear", height = 190, floor = 0, note }) {
+export function time_chart({ title, series, band, format, scale = "linear", height = 190, floor = 0, note }) {
   const svg = s("svg", { class: "chart-plot", "aria-hidden": "true", height });
   const grid = s("g", { class: "chart-grid" });
   const words = s("g", { class: "chart-words" });
@@ -24,13 +27,14 @@ export function time_chart({ title, series, format, scale = "linear", height = 1
   const drawn = series.map((one) => ({
     ...one,
     area_path: one.area && s("path", { class: ["chart-area", `tone-${one.tone}`] }),
-    path: s("path", { class: ["chart-line", `tone-${one.tone}`] }),
+    path: s("path", { class: ["chart-line", `tone-${one.tone}`, one.thin && "is-thin"] }),
     dot: s("circle", { class: ["chart-dot", `tone-${one.tone}`], r: 3.5 }),
   }));
+  const band_path = band && s("path", { class: "chart-band tone-p99" });
   const cross = s("line", { class: "chart-cross", y1: PAD.top - 6 });
   const moment = s("text", { class: "chart-moment", "text-anchor": "middle" });
   svg.append(
-    grid,
+    ...[grid, band_path].filter(Boolean),
     ...drawn.flatMap((one) => [one.area_path, one.path].filter(Boolean)),
     changes,
     words,
@@ -71,25 +75,29 @@ export function time_chart({ title, series, format, scale = "linear", height = 1
   let marks = [];
   let pointed = null;
   let end = 0;
+  let span_s = WINDOW_S;
 
-  const x_of = (t) => PAD.left + ((t - (end - WINDOW_S)) / WINDOW_S) * (width - PAD.left - PAD.right);
+  const x_of = (t) => PAD.left + ((t - (end - span_s)) / span_s) * (width - PAD.left - PAD.right);
   let y_of = () => 0;
 
   function draw() {
     if (!width) return;
     end = data.at(-1)?.t ?? Date.now() / 1000;
+    span_s = Math.min(WINDOW_S, Math.max(WINDOW_MIN_S, end - (data[0]?.t ?? end) + 1));
     const bottom = height - PAD.bottom;
     const axis = axis_of(scale, drawn, data, floor);
     y_of = (value) => bottom - axis.part(value) * (bottom - PAD.top);
     set(svg, "viewBox", `0 0 ${width} ${height}`);
-    draw_grid(grid, words, axis, y_of, x_of, { width, bottom, end, format });
+    draw_grid(grid, words, axis, y_of, x_of, { width, bottom, end, span_s, format });
+    const every = Math.max(1, Math.floor(data.length / width));
+    if (band) set(band_path, "d", band_of(data, band, x_of, y_of, every));
     for (const { key, path, area_path } of drawn) {
-      const line = line_of(data, key, x_of, y_of, Math.max(1, Math.floor(data.length / width)));
+      const line = line_of(data, key, x_of, y_of, every);
       set(path, "d", line.d);
       if (area_path) set(area_path, "d", line.area(bottom));
     }
     changes.replaceChildren(
-      ...marks.filter(({ t }) => t > end - WINDOW_S && t <= end + 1).map((mark) => mark_of(mark, x_of(mark.t), bottom)),
+      ...marks.filter(({ t }) => t > end - span_s && t <= end + 1).map((mark) => mark_of(mark, x_of(mark.t), bottom)),
     );
     point();
   }
@@ -118,7 +126,7 @@ export function time_chart({ title, series, format, scale = "linear", height = 1
   stage.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const part = (event.clientX - box.left - PAD.left) / (box.width - PAD.left - PAD.right);
-    pointed = end - WINDOW_S + part * WINDOW_S;
+    pointed = end - span_s + part * span_s;
     point();
   });
   stage.addEventListener("pointerleave", () => ((pointed = null), point()));
@@ -176,7 +184,7 @@ function nice(step) {
   return Math.max(digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10, 0) * power;
 }
 
-function draw_grid(grid, words, axis, y_of, x_of, { width, bottom, end, format }) {
+function draw_grid(grid, words, axis, y_of, x_of, { width, bottom, end, span_s, format }) {
   const parts = [s("line", { class: "chart-base", x1: PAD.left, x2: width, y1: bottom, y2: bottom })];
   const texts = [];
   for (const tick of axis.ticks) {
@@ -185,20 +193,55 @@ function draw_grid(grid, words, axis, y_of, x_of, { width, bottom, end, format }
     parts.push(s("line", { x1: PAD.left, x2: width, y1: y, y2: y }));
     texts.push(s("text", { x: 0, y: y + 4 }, format(tick)));
   }
-  const minutes = width < 300 ? [15] : width < 420 ? [15, 5] : [15, 12, 9, 6, 3];
-  for (const minute of minutes) {
-    const x = x_of(end - minute * 60);
-    texts.push(
-      s(
-        "text",
-        { x, y: bottom + 15, "text-anchor": minute === 15 ? "start" : "middle" },
-        minute === 15 ? "15 min ago" : `${minute}`,
-      ),
-    );
-  }
+  for (const { x, text, anchor } of time_ticks(x_of, width, end, span_s))
+    texts.push(s("text", { x, y: bottom + 15, "text-anchor": anchor }, text));
   texts.push(s("text", { x: width, y: bottom + 15, "text-anchor": "end" }, "now"));
   grid.replaceChildren(...parts);
   words.replaceChildren(...texts);
+}
+
+/** The words below the axis: minutes, or seconds where it spans less than three minutes; the first one says which. */
+function time_ticks(x_of, width, end, span_s) {
+  const [unit_s, name] = span_s < 180 ? [1, "s ago"] : [60, "min ago"];
+  const first = (ago) => `${Math.round(ago / unit_s)} ${name}`;
+  if (width < 300) return [{ x: PAD.left, text: first(span_s), anchor: "start" }];
+  const most = width < 420 ? 3 : 5;
+  const step = [30, 60, 120, 180, 300].find((one) => span_s / one <= most) ?? 300;
+  const ticks = [];
+  for (let ago = Math.floor(span_s / step) * step; ago > 0; ago -= step) {
+    const x = x_of(end - ago);
+    if (width - x < 50) break;
+    const is_first = !ticks.length;
+    ticks.push({ x, text: is_first ? first(ago) : ago / unit_s, anchor: is_first && x - PAD.left < 30 ? "start" : "middle" });
+  }
+  return ticks;
+}
+
+/** The surface between the lower line and whichever upper one a second has; gaps split it. */
+function band_of(data, [low, ...high], x_of, y_of, every) {
+  let d = "";
+  let upper = [];
+  let lower = [];
+  let last = null;
+  const finish = () => {
+    if (upper.length > 1) d += `M${upper.join("L")}L${lower.reverse().join("L")}Z`;
+    upper = [];
+    lower = [];
+  };
+  for (let at = 0; at < data.length; at += every) {
+    const here = data.slice(at, at + every);
+    const from = Math.min(...here.map((second) => second[low]).filter(Number.isFinite));
+    const to = Math.max(...here.flatMap((second) => high.map((key) => second[key])).filter(Number.isFinite));
+    if (!Number.isFinite(from) || !Number.isFinite(to)) continue;
+    const { t } = data[at];
+    if (last !== null && t - last > GAP_S + every) finish();
+    const x = x_of(t).toFixed(1);
+    upper.push(`${x} ${y_of(to).toFixed(1)}`);
+    lower.push(`${x} ${y_of(from).toFixed(1)}`);
+    last = t;
+  }
+  finish();
+  return d;
 }
 
 function line_of(data, key, x_of, y_of, every) {
@@ -292,12 +335,14 @@ export const bar = (parts, all, label) =>
 const ICONS = {
   overview: "M3 12h4l2.5-7 5 14 2.5-7h4",
   routes: "M5 5v6a4 4 0 0 0 4 4h10M15 11l4 4-4 4M5 5h.01",
+  slow: "M7 3h10M7 21h10M8 3v4l4 5 4-5V3M8 21v-4l4-5 4 5v4",
   explain: "M9.5 9.2a2.6 2.6 0 1 1 3.6 2.4c-.8.4-1.1.9-1.1 1.9M12 17h.01M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18Z",
   upstreams: "M4 5h16v5H4ZM4 14h16v5H4ZM8 7.5h.01M8 16.5h.01",
   devices: "M7 3h10v18H7ZM11 18h2M3 9v6M21 9v6",
   consumers: "M12 12a4 4 0 1 0 0-8 4 4 0 0 0 0 8ZM4.5 20c.8-3.4 3.8-5 7.5-5s6.700 1.600 7.500 5",
   certificates: "M12 3l7 3v5c0 5-3 8-7 10-4-2-7-5-7-10V6ZM9 12l2.200 2.200L15.500 10",
-  metrics: "M4 20V10M9.300 20V4M14.600 20v-7M20 20V8",
+  fleet: "M9 4h6v5H9ZM3 15h6v5H3ZM15 15h6v5h-6ZM12 9v3M6 15v-3h12v3",
+  cardinality: "M4 20V10M9.300 20V4M14.600 20v-7M20 20V8",
   profiles: "M12 3c1 4 6 6 6 11a6 6 0 0 1-12 0c0-2 1-3.500 2-4.500 0 2 1 3 2 3.500 0-4 1-7 2-10Z",
   lua: "M11 20a8 8 0 1 0 0-16 8 8 0 0 0 0 16ZM13.500 12a2.500 2.500 0 1 0 0-5 2.500 2.500 0 0 0 0 5ZM20 5.500a1.500 1.500 0 1 0 0-3 1.500 1.500 0 0 0 0 3Z",
   status: "M12 7v5l3.500 2M12 21a9 9 0 1 0 0-18 9 9 0 0 0 0 18Z",

@@ -53,7 +53,7 @@ function row({ revision, unix_ms: time, author, keys, keys_total: all }, app) {
     "li",
     {},
     h("i", { class: "diamond", "aria-hidden": "true" }),
-    link(["history", revision], `r${revision}`, { class: "mono", "aria-label": `Revision ${revision}` }),
+    link(["history", revision], `r${revision}`, { class: "mono", title: `Revision ${revision}` }),
     h(
       "span",
       { class: "keys" },

@@ -11,8 +11,9 @@ const RETRY_MS = 5000;
 /** With fewer requests in a second their 99th percentile says no more than the slowest of them. */
 export const PERCENTILE_REQUESTS = 100;
 
-/** What stands beside a chart of latencies. */
-export const LATENCY_NOTE = `logarithmic; max in place of p99 in seconds with fewer than ${PERCENTILE_REQUESTS} requests`;
+/** The note of a chart of latencies, and what it shows. */
+export const LATENCY_NOTE = `max in seconds with fewer than ${PERCENTILE_REQUESTS} requests`;
+export const LATENCY_BAND = ["p50", "p99", "max"];
 
 const watchers = new Set();
 let stream = null;
@@ -135,7 +136,10 @@ addEventListener("pageshow", ({ persisted }) => {
   if (persisted && !stream && watchers.size) open();
 });
 
-/** One route's figure for each second kept, oldest first; null where the route was not among those told. */
+/**
+ * One route's figure for each second kept, oldest first: all of them for the followed route, for others those in which it was
+ * among the busiest; else null.
+ */
 export function of_route(id, key) {
   return live.seconds.map((second) => {
     const own = second.route?.id === id ? second.route : second.routes?.find((route) => route.id === id);
@@ -144,16 +148,17 @@ export function of_route(id, key) {
 }
 
 /**
- * The routes told of in the last seconds, with averages per second: `{id, requests, errors, p99, max}`. The times are those of the
- * slowest second; `p99` is null where no second had enough requests for it.
+ * The routes listed in the last seconds, with averages per second: `{id, requests, client_errors, errors, p99, max}`. The times
+ * are those of the slowest second; `p99` is null where no second had enough requests for it.
  */
 export function recent_routes(over_s = 10) {
   const sums = new Map();
   const recent = live.seconds.slice(-over_s);
   for (const { routes = [] } of recent) {
-    for (const { id, requests = 0, errors = 0, p99, max } of routes) {
-      const sum = sums.get(id) ?? { id, requests: 0, errors: 0, p99: null, max: null };
+    for (const { id, requests = 0, client_errors = 0, errors = 0, p99, max } of routes) {
+      const sum = sums.get(id) ?? { id, requests: 0, client_errors: 0, errors: 0, p99: null, max: null };
       sum.requests += requests / recent.length;
+      sum.client_errors += client_errors / recent.length;
       sum.errors += errors / recent.length;
       sum.p99 = larger(sum.p99, p99);
       sum.max = larger(sum.max, max);
@@ -162,5 +167,19 @@ export function recent_routes(over_s = 10) {
   }
   return [...sums.values()];
 }
+
+/** When the configuration changed: `{t, title}` of each. */
+export function generation_marks(known) {
+  const marks = [];
+  for (let at = 1; at < known.length; at++) {
+    const { t, generation } = known[at];
+    if (generation !== undefined && generation !== known[at - 1].generation)
+      marks.push({ t, title: `generation ${generation}` });
+  }
+  return marks;
+}
+
+/** How slow a route was lately, of its `traffic`: the name and the value of what says most. */
+export const slowest_of = ({ timed, p99, max }) => (timed < PERCENTILE_REQUESTS ? ["max", max] : ["p99", p99]);
 
 const larger = (a, b) => (a === null || b > a ? (b ?? a) : a);

@@ -46,10 +46,6 @@ export const metrics_off = (unknown) =>
     [unknown, " Set ", h("code", {}, "gateway.metrics.enabled"), " to true, and start the gateway again."],
   );
 
-/** What a list says in place of its resources where they are in a file, which the Admin API does not list; else null. */
-export const not_listed = ({ source }, name) =>
-  source.kind === "file" ? empty(`${name} of a file are not listed here`, "Look into the file.") : null;
-
 /** Something is being asked for. Shown late, so that fast answers do not flicker. */
 export const loading = (what = "Loading") =>
   h(
@@ -119,7 +115,10 @@ export async function fill(element, where, load, show) {
   await attempt();
 }
 
-/** A table: `columns` are `{title, show(row), class}`; on a phone each row becomes a card with its column titles. */
+/**
+ * A table: `columns` are `{title, show(row), class}`, and for one that can be sorted `head`, a button, and `sorted`, a value of
+ * aria-sort; on a phone each row becomes a card with its column titles.
+ */
 export const table = (label, columns, rows, { row_class } = {}) =>
   h(
     "div",
@@ -133,7 +132,9 @@ export const table = (label, columns, rows, { row_class } = {}) =>
         h(
           "tr",
           {},
-          columns.map(({ title, class: given }) => h("th", { scope: "col", class: given }, title)),
+          columns.map(({ title, class: given, head, sorted }) =>
+            h("th", { scope: "col", class: given, "aria-sort": sorted }, head ?? title),
+          ),
         ),
       ),
       h(
@@ -161,7 +162,7 @@ export function pager({ page, page_size, total, segments, parameters }) {
   const first = (page - 1) * page_size + 1;
   return h(
     "nav",
-    { class: "pager", "aria-label": "Pages" },
+    { class: "pager", "aria-label": "Pages of the list" },
     to(1, "First"),
     to(page - 1, "Previous"),
     h("span", {}, `${count(first)}–${count(Math.min(total, first + page_size - 1))} of ${count(total)}`),
@@ -195,6 +196,17 @@ export function search_field({ label, placeholder, value = "", on_search, wait_m
     input,
     h("kbd", { "aria-hidden": "true" }, "/"),
   );
+}
+
+/** A choice of one: `options` are `[value, name]`. */
+export function choice(label, options, value, given, on_choice) {
+  const select = h(
+    "select",
+    { class: given, "aria-label": label, onchange: () => on_choice(select.value) },
+    options.map(([option, name]) => h("option", { value: option }, name)),
+  );
+  select.value = value;
+  return select;
 }
 
 /** Chips of words, the first few, and how many more there are. */

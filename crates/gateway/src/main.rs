@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Profile(arguments) => commands::profile::run(&arguments),
         Command::Status(arguments) => commands::status::status(&arguments),
         Command::Slow(arguments) => commands::status::slow(&arguments),
+        Command::Top(arguments) => commands::status::top(&arguments),
         Command::Lua(LuaCommand::Check(arguments)) => commands::lua::check(&arguments),
         Command::Store(StoreCommand::Backup(arguments)) => commands::transfer::backup(&arguments),
         Command::Upgrade(arguments) => commands::upgrade::run(arguments),

@@ -193,12 +193,13 @@ impl Live {
         Some(RouteInterest { live: self.clone(), route })
     }
 
-    /// The first event of a stream: all kept seconds, in pieces that streams share.
-    pub fn history(&self, followed: Option<&RouteInterest>) -> Vec<Bytes> {
+    /// The first event of a stream: the last `count` of the kept seconds, in pieces that streams share.
+    pub fn history(&self, followed: Option<&RouteInterest>, count: usize) -> Vec<Bytes> {
         let has_metrics = self.reader.is_some();
         let mut pieces = vec![Bytes::from(format!("retry: 1000\ndata: {{\"metrics\":{has_metrics},\"history\":["))];
         let known = self.lock();
-        for (index, tick) in known.ring.iter().enumerate() {
+        let left_out = known.ring.len().saturating_sub(count);
+        for (index, tick) in known.ring.iter().skip(left_out).enumerate() {
             if index > 0 {
                 pieces.push(Bytes::from_static(b","));
             }
@@ -305,10 +306,10 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_stream_begins_with_what_was_and_goes_on() {
         let live = live();
-        let none = event(&live.history(None));
+        let none = event(&live.history(None, SECONDS_MAX));
         assert_eq!((&none["metrics"], &none["history"]), (&Json::Bool(false), &Json::Array(Vec::new())));
         (0..1000).for_each(|t| live.add_second(t, &[]));
-        let history = event(&live.history(None));
+        let history = event(&live.history(None, SECONDS_MAX));
         let ring = history["history"].as_array().unwrap();
         assert_eq!((ring.len(), &ring[0]["t"], &ring[899]["t"]), (900, &100.into(), &999.into()));
         assert_eq!((&ring[0]["requests"], &ring[0]["generation"]), (&3.0.into(), &4.into()));
@@ -325,12 +326,12 @@ pub(crate) mod tests {
         (0..200).for_each(|t| live.add_second(t, &[("a", t + 1), ("b", 1)]));
         live.add_second(200, &[]);
         let followed = live.follow("a").unwrap();
-        let history = event(&live.history(Some(&followed)));
+        let history = event(&live.history(Some(&followed), SECONDS_MAX));
         for t in 0..200 {
             assert_eq!(history["history"][t]["route"]["requests"], (t + 1) as f64, "{t}");
         }
         assert_eq!(history["history"][200]["route"]["requests"], 0.0);
-        assert_eq!(event(&live.history(None))["history"][0]["route"], Json::Null);
+        assert_eq!(event(&live.history(None, SECONDS_MAX))["history"][0]["route"], Json::Null);
         let mut seconds = live.seconds();
         live.add_second(201, &[("a", 7)]);
         let next = event(&seconds.next(Some(&followed)).await.unwrap());

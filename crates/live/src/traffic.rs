@@ -143,7 +143,9 @@ fn last_minute(ring: &VecDeque<Arc<Tick>>) -> (Vec<&Tick>, f64) {
 impl RouteTraffic {
     fn new(id: &str, history: &RouteHistory, last: &[&Tick], elapsed_s: f64, times: RecentTimes) -> RouteTraffic {
         let mut sum = OfRequests { client_errors: Some(0), errors: Some(0), ..OfRequests::default() };
-        for of in last.iter().filter_map(|tick| tick.route(history, id)) {
+        // Seconds without requests say nothing: before the first one it is not known whether errors are counted.
+        let seconds = last.iter().filter_map(|tick| tick.route(history, id));
+        for of in seconds.filter(|of| of.requests > 0) {
             sum.requests += of.requests;
             sum.client_errors = sum.client_errors.zip(of.client_errors).map(|(sum, more)| sum + more);
             sum.errors = sum.errors.zip(of.errors).map(|(sum, more)| sum + more);

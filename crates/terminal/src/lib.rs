@@ -149,6 +149,129 @@ pub fn slow_table(slow: &Json, count: usize) -> String {
     table
 }
 
+/// The size of a screen, in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScreenSize {
+    /// Characters of a line.
+    pub columns: usize,
+    /// Lines.
+    pub rows: usize,
+}
+
+/// With fewer requests their 99th percentile says no more than the slowest of them.
+const PERCENTILE_REQUESTS: u64 = 100;
+
+/// Lines above the routes, with the one that names the columns.
+const HEAD_ROWS: usize = 5;
+
+/// Width of the columns behind the route's name.
+const FIGURES_COLUMNS: usize = 6 * 9;
+
+/// One screen of `stillgate top`. `status`: the answer to `/v1/status`; `live`: the first event of `/v1/live`; `routes`: the answer
+/// to `/v1/routes`, in the order in which they are shown.
+pub fn top_screen(status: &Json, live: &Json, routes: &Json, size: ScreenSize) -> String {
+    let seconds = items(&live["history"]);
+    let mean = |name: &str| {
+        let known: Vec<f64> = seconds.iter().filter_map(|second| second[name].as_f64()).collect();
+        (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
+    };
+    let share = |name: &str| match (mean(name), mean("requests")) {
+        (Some(some), Some(all)) if all > 0.0 => format!("{:.1}%", some / all * 100.0),
+        _ => "-".to_owned(),
+    };
+    let last = seconds.last().unwrap_or(&Json::Null);
+    let timed = seconds.iter().rev().find(|second| second["p50"].is_f64()).unwrap_or(&Json::Null);
+    let (p99_name, p99) = slowest(timed);
+    let count = |value: &Json| value.as_u64().map_or_else(|| "-".to_owned(), |count| count.to_string());
+    let mut lines = vec![
+        format!(
+            "Stillgate {}, up for {}, generation {}, revision {}",
+            one_line(status["version"].as_str().unwrap_or("-")),
+            duration(status["uptime_seconds"].as_u64().unwrap_or(0)),
+            count(&status["config"]["generation"]),
+            count(&status["revision"]),
+        ),
+        format!(
+            "requests {}/s, 4xx {}, 5xx {}, p50 {}, {p99_name} {p99}",
+            mean("requests").map_or_else(|| "-".to_owned(), rate_words),
+            share("client_errors"),
+            share("errors"),
+            time_words(timed["p50"].as_f64()),
+        ),
+        format!(
+            "connections {}, WebSockets {}, requests in flight {}",
+            count(&last["connections"]),
+            count(&last["tunnels"]),
+            count(&status["requests"]["in_flight"]),
+        ),
+        String::new(),
+    ];
+    let name_columns = size.columns.saturating_sub(FIGURES_COLUMNS).max(10);
+    let heads = ["req/s", "4xx/s", "5xx/s", "p50", "p99", "time"].map(|head| format!("{head:>9}"));
+    lines.push(format!("{:name_columns$}{}", "route", heads.concat()));
+    let listed = items(&routes["list"]).iter().filter(|route| route["traffic"].is_object());
+    let mut has_few = false;
+    for route in listed.take(size.rows.saturating_sub(HEAD_ROWS + 1)) {
+        let traffic = &route["traffic"];
+        let (name, p99) = slowest(traffic);
+        has_few |= name == "max";
+        let rate = |name: &str| traffic[name].as_f64().map_or_else(|| "-".to_owned(), rate_words);
+        let share =
+            traffic["time_share"].as_f64().map_or_else(|| "-".to_owned(), |share| format!("{:.0}%", share * 100.0));
+        let few = if name == "max" { "*" } else { "" };
+        lines.push(format!(
+            "{:name_columns$}{:>9}{:>9}{:>9}{:>9}{:>9}{share:>9}",
+            shortened(&one_line(route["id"].as_str().unwrap_or_default()), name_columns - 1),
+            rate("requests"),
+            rate("client_errors"),
+            rate("errors"),
+            time_words(traffic["p50"].as_f64()),
+            format!("{few}{p99}"),
+        ));
+    }
+    if lines.len() == HEAD_ROWS {
+        lines.push(match live["metrics"] == true {
+            true => "no route has had a request in the last 15 minutes".to_owned(),
+            false => "metrics are off (gateway.metrics.enabled), so routes have no figures".to_owned(),
+        });
+    }
+    if has_few {
+        lines.push(format!("* the slowest of fewer than {PERCENTILE_REQUESTS} requests in the last minute"));
+    }
+    lines.iter().map(|line| shortened(line, size.columns) + "\n").collect()
+}
+
+/// The 99th percentile, or of few requests the slowest one, with its name.
+fn slowest(figures: &Json) -> (&'static str, String) {
+    match figures["timed"].as_u64().unwrap_or(0) {
+        PERCENTILE_REQUESTS.. => ("p99", time_words(figures["p99"].as_f64())),
+        0 => ("p99", "-".to_owned()),
+        _ => ("max", time_words(figures["max"].as_f64())),
+    }
+}
+
+fn rate_words(rate: f64) -> String {
+    if rate >= 100.0 { format!("{rate:.0}") } else { format!("{rate:.1}") }
+}
+
+fn time_words(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".to_owned(),
+        Some(seconds) if seconds < 0.001 => format!("{:.0} us", seconds * 1e6),
+        Some(seconds) if seconds < 0.01 => format!("{:.1} ms", seconds * 1e3),
+        Some(seconds) if seconds < 1.0 => format!("{:.0} ms", seconds * 1e3),
+        Some(seconds) => format!("{seconds:.1} s"),
+    }
+}
+
+/// The beginning of a text that does not fit.
+fn shortened(text: &str, columns: usize) -> String {
+    match text.chars().count() > columns {
+        true => text.chars().take(columns.saturating_sub(1)).chain(['\u{2026}']).collect(),
+        false => text.to_owned(),
+    }
+}
+
 fn items(list: &Json) -> &[Json] {
     list.as_array().map_or(&[], Vec::as_slice)
 }
@@ -233,6 +356,40 @@ mod tests {
         assert_eq!(status_report(&good(), Err("401")).findings, 1);
         // An answer of another form does not end in a panic.
         assert_eq!(status_report(&Json::Null, Ok(&Json::Null)).findings, 0);
+    }
+
+    #[test]
+    fn a_screen_has_its_size_and_the_routes_their_figures() {
+        let mut status = good();
+        status["config"]["generation"] = 4.into();
+        let second = |requests: f64| {
+            json!({"requests": requests, "client_errors": 1.0, "errors": 0.5, "timed": 200, "p50": 0.0012, "p99": 0.02,
+                   "max": 0.5, "connections": 880, "tunnels": 140})
+        };
+        let live = json!({"metrics": true, "history": [second(150.0), second(250.0)]});
+        let traffic = |timed: u64| {
+            json!({"requests": 120.25, "client_errors": 0.0, "errors": 0.1, "timed": timed, "p50": 0.0004, "p99": 0.0201,
+                   "max": 2.5, "time_share": 0.314})
+        };
+        let long = format!("a\u{1b}[2J{}", "x".repeat(300));
+        let routes = json!({"list": [{"id": "orders", "traffic": traffic(7000)}, {"id": long, "traffic": traffic(99)},
+                                     {"id": "quiet", "traffic": null}]});
+        let screen = top_screen(&status, &live, &routes, ScreenSize { columns: 80, rows: 24 });
+        assert_eq!(
+            screen,
+            "Stillgate 0.1.0, up for 1 d 2 h, generation 4, revision 7\n\
+             requests 200/s, 4xx 0.5%, 5xx 0.2%, p50 1.2 ms, p99 20 ms\n\
+             connections 880, WebSockets 140, requests in flight 1\n\
+             \n\
+             route                         req/s    4xx/s    5xx/s      p50      p99     time\n\
+             orders                          120      0.0      0.1   400 us    20 ms      31%\n\
+             a\u{fffd}[2Jxxxxxxxxxxxxxxxxxxx\u{2026}       120      0.0      0.1   400 us   *2.5 s      31%\n\
+             * the slowest of fewer than 100 requests in the last minute\n"
+        );
+        let narrow = top_screen(&status, &live, &routes, ScreenSize { columns: 40, rows: 7 });
+        assert!(narrow.lines().all(|line| line.chars().count() <= 40) && narrow.lines().count() <= 7, "{narrow}");
+        let nothing = top_screen(&Json::Null, &Json::Null, &Json::Null, ScreenSize { columns: 80, rows: 24 });
+        assert!(nothing.contains("metrics are off"), "{nothing}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ const CA_CERTIFICATES: &str = "etc/ssl/certs/ca-certificates.crt";
 /// The number that images without a shell use for their user.
 const USER: u32 = 65532;
 
-/// `container/Containerfile` and `container/root`. Returns the folder.
+/// `container/Containerfile`, `container/root` and `container/state`. Returns the folder.
 pub fn container(release: &Release, out: &Path) -> Result<PathBuf> {
     let folder = out.join("container");
     if folder.exists() {
@@ -34,8 +34,8 @@ pub fn container(release: &Release, out: &Path) -> Result<PathBuf> {
         .map_err(|error| format!("{error}\nthe certificates are in Debian's package ca-certificates"))?;
     fs::write(root.join("etc/passwd"), format!("stillgate:x:{USER}:{USER}::/var/lib/stillgate:/sbin/nologin\n"))?;
     fs::write(root.join("etc/group"), format!("stillgate:x:{USER}:\n"))?;
-    for (path, mode) in [("tmp", 0o1777), ("var/lib/stillgate", 0o755)] {
-        let path = root.join(path);
+    for (path, mode) in [("root/tmp", 0o1777), ("root/var/lib", 0o755), ("state", 0o755)] {
+        let path = folder.join(path);
         fs::create_dir_all(&path)?;
         fs::set_permissions(&path, Permissions::from_mode(mode))?;
     }

@@ -8,6 +8,7 @@ import { steps } from "../edit/document_history.js";
 import { edit, node_at, parse, plain, pretty } from "../edit/json.js";
 import { blank, describe, validate } from "../edit/schema.js";
 import { bytes, percent, seconds, short, span } from "../format.js";
+import { frame_of, id_of, tree_of } from "../profile_view.js";
 import { describe_kind } from "./mock_schema.mjs";
 
 // The same numbers at every run.
@@ -198,4 +199,40 @@ test("numbers as people read them", () => {
     [bytes(96), bytes(4_637_760), percent(1, 3000), percent(0, 5), percent(1, 20_000)],
     ["96 B", "4.42 MiB", "0.03 %", "0 %", "< 0.01 %"],
   );
+});
+
+test("a frame is called by the last part of its function's name", () => {
+  const check = (name, short, path, runtime = null, file = "") => {
+    const frame = frame_of(name, file);
+    assert.deepEqual([frame.short, frame.path, frame.runtime], [short, path, runtime], name);
+  };
+  check("stillgate_proxy::exchange::relay::relay", "relay", "stillgate_proxy::exchange::relay");
+  check("stillgate_proxy::exchange::relay::Relay::poll", "Relay::poll", "stillgate_proxy::exchange::relay");
+  check("stillgate_proxy::client::busy::{{closure}}", "busy", "stillgate_proxy::client");
+  check("a::b::<impl a::c::Worker>::admit::{{closure}}", "Worker::admit", "a::b");
+  check("<a::b::Id as c::Plugin>::rewrite", "Id::rewrite", "a::b");
+  check("<T as core::convert::Into<U>>::into", "Into::into", "core::convert", "std");
+  check("<alloc::boxed::Box<dyn core::ops::FnOnce<(), Output = ()>> as core::ops::FnOnce<()>>::call_once", "Box::call_once", "alloc::boxed", "std");
+  check("catch_unwind<(), a::{closure_env#0}>", "catch_unwind", "", "std", "/rustc/5980/library/std/src/panicking.rs");
+  check("with_mut<a::b>", "with_mut", "", "tokio", "/root/.cargo/registry/src/index-1/tokio-1.54.1/src/loom.rs");
+  check("__rust_try", "__rust_try", "", "std");
+  check("mi_malloc_aligned", "mi_malloc_aligned", "", "allocator");
+  check("libc.so.6+0x88ef0", "libc.so.6+0x88ef0", "");
+  check("lua access (auth.lua:12)", "lua access (auth.lua:12)", "");
+  for (const name of ["", "::", "<", "<>", ">", "{}", "<a as >::", "((((", "a::<b", "<impl >"]) assert.equal(frame_of(name, "").name, name);
+});
+
+test("runs of the runtime's frames are one, and unfold again", () => {
+  const functions = ["main", "tokio::a", "std::b", "work", "work::{{closure}}", "std::c"].map((name) => [name, ""]);
+  const side = { functions, phases: ["x", "y"], stacks: [[0, 0, 3, [0, 1, 2, 3, 4]], [0, 1, 1, [0, 1, 1, 2, 3, 5]]] };
+  const frames = functions.map(([name, file]) => frame_of(name, file));
+  const shape = (node) => [node.key, node.total, ...[...node.children.values()].map(shape)];
+  const folded = tree_of(side, frames, { folded: true, unfolded: new Set() });
+  assert.deepEqual(shape(folded), ["", 4, ["main", 4, [" tokio", 4, ["work", 4, ["std::c", 1]]]]]);
+  const run = folded.children.get("main").children.get(" tokio");
+  assert.deepEqual([run.least, run.most, [...run.folded]], [2, 3, ["tokio::a", "std::b"]]);
+  const unfolded = tree_of(side, frames, { folded: true, unfolded: new Set([id_of(run)]) });
+  assert.deepEqual(shape(unfolded).flat(9).includes(" tokio"), false);
+  const all = tree_of(side, frames, { folded: false, unfolded: new Set() });
+  assert.ok(shape(all).flat(9).includes("work::{{closure}}"));
 });

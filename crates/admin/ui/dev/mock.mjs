@@ -1,6 +1,7 @@
 // A stand-in for a gateway's admin address, to work on the dashboard without one.
 //
 //   node mock.mjs [--port 9280] [--source store|file|etcd] [--routes 100000] [--fail /v1/upstreams] [--slow 300]
+//                 [--uptime 900] [--metrics off]
 //
 // It serves /ui/ with the Content-Security-Policy that the gateway sends, and invents everything else: names that try to
 // break out of the page, traffic that has bad minutes, nodes that are out. The key is "admin" or "viewer"; the token is
@@ -21,6 +22,8 @@ const SOURCE = option("source", "store");
 const ROUTES = Number(option("routes", 100_000));
 const FAIL = option("fail", "none");
 const SLOW_MS = Number(option("slow", 0));
+const UPTIME_S = Number(option("uptime", 900));
+const HAS_METRICS = option("metrics", "on") !== "off";
 const ROOT = join(dirname(realpathSync(fileURLToPath(import.meta.url))), "..");
 const CSP =
   "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -80,10 +83,10 @@ const PROFILE = () => ({
   phases: ["routing", "plugins", "other"],
   functions: ["main", "exchange::run", "route::find", "plugins::run", "memcpy", ...HOSTILE].map((name) => [name, "a.rs"]),
   stacks: [
-    [0, 0, 5e8 + random() * 1e9, [0, 1, 2]],
-    [0, 1, 5e8 + random() * 1e9, [0, 1, 3, 4]],
-    [1, 1, 5e8 + random() * 1e9, [0, 1, 3]],
-    ...HOSTILE.map((_, i) => [1, 2, 1e7, [0, 5 + i]]),
+    [0, 0, 5e8 + random() * 1e9, [0, 1, 2], "orders", null],
+    [0, 1, 5e8 + random() * 1e9, [0, 1, 3, 4], "orders", "cors"],
+    [1, 1, 5e8 + random() * 1e9, [0, 1, 3], "slow", "key-auth"],
+    ...HOSTILE.map((name, i) => [1, 2, 1e7, [0, 5 + i], name, null]),
   ],
 });
 
@@ -209,6 +212,7 @@ function second_at(t) {
     return {
       id: i === 3 ? HOSTILE[0] : String(1011 + i),
       requests: requests * share * (0.9 + 0.2 * random()),
+      client_errors: i === 4 ? requests * 0.01 : 0,
       errors: wrong,
       timed: Math.round(requests * share),
       p50: p50 * (1 + i / 4),
@@ -219,6 +223,7 @@ function second_at(t) {
   return {
     t,
     requests: Math.round(requests),
+    client_errors: Math.round(requests * 0.012 * (0.8 + 0.4 * random())),
     errors: Math.round(errors),
     timed: Math.round(requests),
     p50,
@@ -245,6 +250,7 @@ const with_route = (second, route) =>
         route: {
           id: route,
           requests: 30 + 8 * Math.sin(second.t / 60) + 6 * Math.random(),
+          client_errors: Math.random() < 0.2 ? 1 : 0,
           errors: Math.random() < 0.05 ? 1 : 0,
           timed: 30,
           p50: 0.002 * (1 + 0.2 * Math.random()),
@@ -328,9 +334,21 @@ const STATUS = () => ({
   })),
 });
 
+const since_ms = Date.now() - 9e6;
+/** Counters of a node that grow by so much a second. */
+const counted = (requests, errors, mean_s) => {
+  const passed = (Date.now() - since_ms) / 1000;
+  return {
+    requests_total: Math.round(requests * passed),
+    errors_total: Math.round(errors * passed),
+    response_seconds_total: requests * mean_s * passed,
+  };
+};
 const UPSTREAMS = () => ({
   upstreams: AREAS.map((area, u) => ({
     id: u === 11 ? `routes/${HOSTILE[0]}` : `${area}-nodes`,
+    name: u === 3 ? HOSTILE[1] : u % 2 ? null : `Nodes for ${area}`,
+    type: "roundrobin",
     requests_waiting: u === 2 ? 7 : 0,
     unresolved:
       u === 7 || u === 9
@@ -344,6 +362,12 @@ const UPSTREAMS = () => ({
         weight: n + 1,
         priority: 0,
         state,
+        ...counted(state === "healthy" ? 30 * (n + 1) : 0, u === 4 && n === 0 ? 4 : 0.05, 0.004 * (n + 1)),
+        out_reason: {
+          unhealthy: "active check: timed out after 1 s",
+          set_aside: "3 failed attempts in a row; last: connection refused",
+          healthy: null,
+        }[state],
         active_checks:
           u % 3 === 2
             ? {
@@ -433,10 +457,15 @@ const CARDINALITY = {
     name,
     series,
     bytes: series * (f === 1 ? 410 : 96),
+    examples: [0, 1, 2].map((at) =>
+      Object.fromEntries(labels.map(([label], i) => [label, i === 1 ? [`/a/${8231 + at}`, HOSTILE[0]][at % 2] : "1011"])),
+    ),
     labels: labels.map(([label, distinct, collapsed = false]) => ({
       name: label,
       distinct,
       collapsed,
+      exploding: collapsed,
+      key: collapsed ? "gateway.metrics.labels.http_requests_total: leave out `uri`" : null,
       samples:
         label === "uri"
           ? ["/a/8231", "/a/8232", HOSTILE[0], "__other__", ""]
@@ -445,6 +474,44 @@ const CARDINALITY = {
             : ["200", "GET", "x"].slice(0, Math.min(3, distinct)),
     })),
   })),
+};
+
+/** Every second consumer has sent requests. */
+function consumers_page(query) {
+  const names = [...documents.values()].map(({ value }) => value.username).filter(Boolean);
+  const seen = names.filter((name, i) => i % 2 === 0 && [null, name].includes(query.get("name")));
+  const routes = [HOSTILE[0], "1011", "1012", "1013", "1014"].map((id, i) => ({ id, requests_total: 40_000 >> i }));
+  const figures = (name, i) => ({
+    name,
+    last_seen_unix_s: now_s() - i * 700,
+    requests: 40 / (i + 1),
+    errors: i === 1 ? 4 : 0,
+    requests_total: 90_000 >> i,
+    routes_total: 7,
+    routes,
+  });
+  return { known: HAS_METRICS, since_unix_s: now_s() - 93_784, ...page_of(seen.map(figures), query, (one) => one) };
+}
+
+const FLEET = () => {
+  const node = (id, hostname, state, behind) => ({
+    id,
+    hostname,
+    version: "0.9.0-mock",
+    is_self: id === "one",
+    product: "stillgate",
+    revision: SOURCE === "file" ? null : revision - behind,
+    generation,
+    rejected: id === "one" ? REJECTED.map(({ kind, id: of, reason }) => ({ kind, id: of, reason })) : [],
+    rejected_total: id === "one" ? REJECTED.length : 0,
+    started_unix_s: now_s() - 93_784,
+    reported_unix_s: now_s() - (state === "silent" ? 400 : 3),
+    state,
+  });
+  const apisix = { ...node("9f3c", "apisix-0", "unknown", 0), product: "apisix", revision: null, generation: null };
+  const others = [node("two", HOSTILE[0], "behind", 2), node("three", HOSTILE[8], "silent", 5), apisix];
+  const nodes = [node("one", "gateway-0", "ok", 0), ...(SOURCE === "etcd" ? others : [])];
+  return { source: SOURCE, revision: SOURCE === "file" ? null : revision, nodes };
 };
 
 function explain(query) {
@@ -551,8 +618,82 @@ function routes_page(query) {
         (document.indexed ??= { shown: summary(document), text: JSON.stringify(summary(document)).toLowerCase() }),
     );
   const search = (query.get("search") ?? "").toLowerCase();
-  return page_of(search ? index.filter(({ text }) => text.includes(search)) : index, query, ({ shown }) => shown);
+  const [status, sort] = [query.get("status"), query.get("sort")];
+  let list = search ? index.filter(({ text }) => text.includes(search)) : [...index];
+  if (status) list = list.filter(({ shown }) => shown.status === status);
+  for (const { shown } of list) shown.traffic = HAS_METRICS ? traffic_of(shown.id) : null;
+  if (sort) {
+    const key = sort === "time" ? "time_share" : sort;
+    const figure = ({ shown }) => (sort === "id" ? shown.id : (shown.traffic?.[key] ?? -1));
+    list.sort((a, b) => (figure(a) < figure(b) ? -1 : 1) * (query.get("order") === "desc" ? -1 : 1));
+  }
+  return { ...page_of(list, query, ({ shown }) => shown), has_traffic: HAS_METRICS, generation };
 }
+/** The route with the id 1042 is the slow one, with few requests. */
+function traffic_of(id) {
+  const number = [...id].reduce((sum, c) => (sum * 31 + c.charCodeAt(0)) % 997, 7);
+  if (number % 11 === 3) return null;
+  const requests = id === SLOW_ROUTE ? 0.02 * 4200 : 30 * (number / 997) ** 4 + 0.02;
+  const p99 = id === SLOW_ROUTE ? 2.4 : 0.004 + (number % 90) / 1000;
+  const wave = Array.from({ length: 30 }, (_, i) => requests * (1 + 0.3 * Math.sin(i / 3 + number)));
+  return {
+    requests,
+    client_errors: number % 7 === 2 ? requests * 0.04 : 0,
+    errors: number % 31 === 4 ? requests * 0.02 : 0,
+    timed: Math.round(requests * 45),
+    p50: p99 / 8,
+    p99,
+    max: p99 * 1.8,
+    time_share: id === SLOW_ROUTE ? 0.46 : (0.5 * requests) / 4200,
+    spark: wave.map((value, i) => ((29 - i) * 30 >= UPTIME_S ? null : value)),
+  };
+}
+const SLOW_ROUTE = "1042";
+const SLOW_KINDS = [
+  ["node", SLOW_ROUTE, 2400],
+  ["node", SLOW_ROUTE, 1700],
+  ["turn", "1011", 90],
+  ["queue", "1013", 420],
+  ["client", "1014", 260],
+  ["before_node", HOSTILE[0], 310],
+  ["cpu", "1015", 45],
+  ["several", null, 30],
+];
+function slow_page() {
+  const minute_now = Math.floor(now_s() / 60) * 60;
+  const minutes = Array.from({ length: Math.min(15, Math.ceil(UPTIME_S / 60)) }, (_, m) => ({
+    minute_unix_s: minute_now - 60 * m,
+    requests: Array.from({ length: 20 }, (_, i) => slow_request(...SLOW_KINDS[i % SLOW_KINDS.length], minute_now - 60 * m, m, i)),
+  }));
+  return { minutes, lost: 3 };
+}
+function slow_request(cause, route, took, minute, m, i) {
+  const took_ms = took * (1 + ((m * 7 + i * 3) % 10) / 10);
+  const main = { node: "node_ms", queue: "queued_ms", client: "after_ms", before_node: "before_ms", turn: "before_ms" }[cause];
+  const times = { before_ms: took_ms * 0.05, queued_ms: 0, node_ms: took_ms * 0.1, after_ms: took_ms * 0.05 };
+  if (main) times[main] = took_ms * 0.8;
+  else times.node_ms = took_ms * 0.9;
+  if (cause === "queue") times.before_ms += times.queued_ms;
+  return {
+    ended_unix_ms: (minute + ((i * 7) % 60)) * 1000 + 204,
+    worker: i % 4,
+    route,
+    method: i % 3 ? "GET" : "POST",
+    path: i % 5 === 4 ? `/${HOSTILE[i % HOSTILE.length]}` : `/reports/v1/${m}/${i}`,
+    status: i % 9 === 8 ? 502 : 200,
+    node: route === null ? null : `10.0.0.${1 + ((m + i) % 3)}:8080`,
+    cause,
+    took_ms,
+    ...times,
+    longest_turn_ms: cause === "turn" ? took_ms * 0.7 : 0.4,
+    cpu_wait_ms: cause === "cpu" ? took_ms * 0.8 : 0.3,
+    turns: cause === "turn" ? [{ ended_unix_ms: minute * 1000, took_ms: took_ms * 0.7, stacks: SLOW_STACKS }] : [],
+  };
+}
+const SLOW_STACKS = [
+  { seen: 3, frames: ["lj_str_new /build/luajit/src/lj_str.c:31", ...HOSTILE, ...Array(40).fill("core::iter::Map<I, F>::next /rustc/library/core/src/iter/map.rs:107")] },
+  { seen: 1, frames: ["memcpy"] },
+];
 function page_of(list, query, show) {
   const [page, size] = [Number(query.get("page") ?? 1), Number(query.get("page_size") ?? 50)];
   return { total: list.length, list: list.slice((page - 1) * size, page * size).map(show) };
@@ -571,10 +712,18 @@ async function api(request, path, query, body, session) {
   if (path === "/v1/status") return STATUS();
   if (path === "/v1/upstreams") return UPSTREAMS();
   if (path === "/v1/metrics/cardinality") return CARDINALITY;
+  if (path === "/v1/consumers") return consumers_page(query);
+  if (path === "/v1/fleet") return FLEET();
   if (path === "/debug/pprof/") return { heap_mean_bytes: 524288 };
-  if (path.startsWith("/debug/pprof/")) return PROFILE();
+  if (path.startsWith("/debug/pprof/") || path === "/debug/profiles/cpu") return PROFILE();
+  if (path === "/debug/profiles") {
+    const to_unix_s = Math.floor(Date.now() / 60_000) * 60;
+    const size = { bytes: 9_300_000, bytes_max: 64 << 20, samples_lost: 0 };
+    return { enabled: true, hz: 19, keep_s: 86_400, step_s: 60, from_unix_s: to_unix_s - 4 * 3600, to_unix_s, ...size };
+  }
   if (path === "/v1/explain") return explain(query);
   if (path === "/v1/routes") return routes_page(query);
+  if (path === "/v1/slow") return slow_page();
   if (path.startsWith("/v1/routes/")) {
     const found = documents.get(`routes/${steps[2]}`) ?? refuse(404, `there is no route "${steps[2]}"`);
     const target = { id: found.value.upstream_id, nodes: ["10.0.0.1:8080", "10.0.0.2:8080"] };
@@ -729,7 +878,7 @@ async function handle(request, answer) {
       const listener = { answer, route: query.get("route") };
       answer.writeHead(200, { "Content-Type": "text/event-stream", "Cache-Control": "no-store" });
       answer.write(
-        `data: ${JSON.stringify({ metrics: true, history: live.map((second) => with_route(second, listener.route)) })}\n\n`,
+        `data: ${JSON.stringify({ metrics: HAS_METRICS, history: live.map((second) => with_route(second, listener.route)) })}\n\n`,
       );
       listeners.add(listener);
       return request.on("close", () => listeners.delete(listener));
@@ -749,7 +898,7 @@ async function handle(request, answer) {
 fill();
 writing_at = null;
 routes_page(new URLSearchParams());
-for (let t = now_s() - 899; t <= now_s(); t++) {
+for (let t = now_s() - UPTIME_S + 1; t <= now_s(); t++) {
   if (now_s() - t === 660 || now_s() - t === 360 || now_s() - t === 120) generation++;
   live.push(second_at(t));
 }

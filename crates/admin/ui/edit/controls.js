@@ -1,11 +1,13 @@
 // The controls for each kind of value: texts and numbers, choices, lists, maps, alternatives, and JSON for the rest.
 
 import { icon } from "../chart.js";
-import { fresh_id, h } from "../dom.js";
+import { debounced, fresh_id, h, put, shown } from "../dom.js";
 import { field, object_body } from "./fields.js";
 import { pretty } from "./json.js";
+import { ids_of, REFERENCES } from "./loading.js";
 import { blank, describe } from "./schema.js";
 
+const SEARCH_MS = 200;
 const LONG = /^(cert|certs|keys|desc|content|body|private_key|public_key|filter_func|expression)$/;
 /** `{body, focus, is_group}`: what is shown, what takes the focus, and whether it has fields of its own. */
 export function control_of(form, path, about, value, { id, described, key }) {
@@ -28,6 +30,8 @@ export function control_of(form, path, about, value, { id, described, key }) {
       return { body: select, focus: select };
     }
     case "string":
+      if (form.ids[REFERENCES[key]]) return id_control(form, path, value, common, REFERENCES[key]);
+      return text_control(form, path, about, value, common, key);
     case "integer":
     case "number":
       return text_control(form, path, about, value, common, key);
@@ -100,6 +104,42 @@ function text_control(form, path, about, value, common, key) {
     ? h("textarea", { ...shared, rows: Math.min(8, String(value ?? "").split("\n").length + 1) })
     : h("input", { type: "text", inputmode: is_number ? "decimal" : null, ...shared });
   return { body: input, focus: input };
+}
+
+// The id of another resource: a choice of all, or with many a field that suggests those that match.
+function id_control(form, path, value, common, kind) {
+  const { total, list } = form.ids[kind];
+  const words = ({ id, name }) => (name && name !== id ? `${id}: ${shown(name)}` : id);
+  const given = value === undefined ? "" : String(value);
+  const options = (found) => found.map((one) => h("option", { value: one.id }, words(one)));
+  const change = () => form.change(path, control.value === "" ? undefined : control.value);
+  let control;
+  if (total <= list.length) {
+    control = h(
+      "select",
+      { ...common, onchange: change },
+      h("option", { value: "" }, "not set"),
+      given && !list.some(({ id }) => id === given) && h("option", { value: given }, `${given} (does not exist)`),
+      options(list),
+    );
+    control.value = given;
+    return { body: control, focus: control };
+  }
+  const matches = h("datalist", { id: fresh_id() }, options(list));
+  const look = debounced(SEARCH_MS, async () => {
+    const found = await ids_of(kind, control.value).catch(() => null);
+    if (found) put(matches, options(found.list));
+  });
+  control = h("input", {
+    ...common,
+    type: "text",
+    list: matches.id,
+    value: given,
+    spellcheck: "false",
+    autocomplete: "off",
+    oninput: () => (change(), look()),
+  });
+  return { body: [control, matches], focus: control };
 }
 
 function list_control(form, path, about, value, common) {
@@ -185,6 +225,7 @@ function map_control(form, path, about, value, common) {
   const name = h("input", {
     type: "text",
     ...common,
+    "aria-label": `Add to ${path.at(-1)}`,
     placeholder: path.at(-1) === "nodes" ? "host:port" : "name",
     spellcheck: "false",
   });

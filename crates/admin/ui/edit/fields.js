@@ -138,11 +138,13 @@ function plugin_part(form, path, name, value, known) {
   const key = JSON.stringify(path);
   const body = h("div", { class: "nested" });
   const fault = h("p", { class: "fault" });
+  const tally = h("span", { class: "fault" });
   const summary = h(
     "summary",
     {},
     h("span", { class: "field-name" }, name),
     h("span", { class: "quiet" }, preview(value)),
+    tally,
   );
   const part = h(
     "details",
@@ -162,11 +164,13 @@ function plugin_part(form, path, name, value, known) {
     body,
     fault,
   );
-  form.register(path, summary, fault);
-  let is_drawn = false;
+  const unfold = () => {
+    part.open = true;
+    return (drawing ??= draw());
+  };
+  form.register(path, summary, fault, { tally, unfold });
+  let drawing = null;
   const draw = async () => {
-    if (is_drawn) return;
-    is_drawn = true;
     let schema = known;
     if (!schema?.properties && !schema?.$ref) {
       put(body, loading(name));
@@ -180,12 +184,13 @@ function plugin_part(form, path, name, value, known) {
         object_body({ ...form, schema: schema.$defs ? schema : form.schema }, path, about, value ?? {}),
       );
     else put(body, json_control(form, path, value, { id: fresh_id(), "aria-label": `Configuration of ${name}` }).body);
+    form.drawn();
   };
   part.addEventListener("toggle", () => {
-    if (part.open) (form.open.add(key), draw());
+    if (part.open) (form.open.add(key), unfold());
     else form.open.delete(key);
   });
-  if (part.open) draw();
+  if (part.open) unfold();
   return part;
 }
 

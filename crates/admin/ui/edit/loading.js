@@ -4,10 +4,11 @@ import { admin_path, ask, get, path_of } from "../api.js";
 import { without_times } from "./document_history.js";
 import { pretty } from "./json.js";
 
-/** A document as it is stored: `{text, etag, revision}`. */
+/** A document as it is stored: `{text, etag, revision, line}`; one of a file has a line in place of a revision. */
 export async function stored(path, signal) {
   const { body, headers } = await ask("GET", path, { signal });
-  return { text: pretty(without_times(body.value)), etag: etag_of(headers, body), revision: body.modifiedIndex };
+  const { value, modifiedIndex: revision, line } = body;
+  return { text: pretty(without_times(value)), etag: etag_of(headers, body), revision, line };
 }
 
 /** The same, or null where there is none. */
@@ -17,6 +18,30 @@ export const stored_or_null = (path) =>
 /** The tag of the version that an answer is about. */
 export const etag_of = (headers, body) =>
   headers.get("ETag") ?? (body?.modifiedIndex ? `"${body.modifiedIndex}"` : null);
+
+/** Fields that name another resource: the kind of it. */
+export const REFERENCES = {
+  upstream_id: "upstreams",
+  service_id: "services",
+  plugin_config_id: "plugin_configs",
+  group_id: "consumer_groups",
+};
+const IDS_ASKED = 100;
+
+/** The first resources of a kind that have a text: `{total, list: [{id, name}]}`. */
+export async function ids_of(kind, search, signal) {
+  const answer = await get(admin_path([kind], { page: 1, page_size: IDS_ASKED, search }), signal);
+  const list = (answer.list ?? []).map(({ key, value }) => ({ id: key.split("/").at(-1), name: value.name ?? value.desc ?? "" }));
+  return { total: answer.total, list };
+}
+
+// Of each kind that fields of the schema refer to; plugins may refer to upstreams.
+async function known_ids({ properties = {} }, signal) {
+  const has = (field) => field in properties || (field === "upstream_id" && "plugins" in properties);
+  const kinds = Object.entries(REFERENCES).filter(([field]) => has(field));
+  const asked = kinds.map(async ([, kind]) => [kind, await ids_of(kind, "", signal).catch(() => null)]);
+  return Object.fromEntries(await Promise.all(asked));
+}
 
 /** All that the editor of a resource needs; `restored`: `{from, key}` of a deleted one that is to be made again. */
 export async function load(subject, segments, is_new, restored, signal) {
@@ -28,6 +53,7 @@ export async function load(subject, segments, is_new, restored, signal) {
   return {
     found,
     schema,
+    ids: await known_ids(schema ?? {}, signal),
     plugins: plugin_source(subject, names.filter((name) => typeof name === "string").sort(), signal),
   };
 }

@@ -4,30 +4,33 @@
 
 import { icon } from "../chart.js";
 import { debounced, fresh_id, h, put, set } from "../dom.js";
-import { count } from "../format.js";
+import { plural } from "../format.js";
 import { failure_view } from "../parts.js";
 import { steps } from "./document_history.js";
 import { editor } from "./editor.js";
 import { make_form } from "./form.js";
 import { edit, line_of, node_at, parse, plain } from "./json.js";
-import { validate } from "./schema.js";
+import { about } from "./kinds.js";
+import { REFERENCES } from "./loading.js";
+import { resolve, unknown_name, validate } from "./schema.js";
 
-const FAULTS_SHOWN = 8;
 const LINES_MARKED_MAX = 200;
 const REDRAW_MS = 120;
 const PHONE_PX = 860;
 
+/** A form and a text; `bar` says what is wrong, above both. */
 export class Panes {
   /** The parsed text; null while it is not JSON. */
   tree = null;
   #faulty_lines = new Map();
   #said = "";
+  #asked_plugins = new Set();
 
-  constructor({ text, schema, kind, plugins, noun, writable, id_field, on_change, signal }) {
-    Object.assign(this, { schema, plugins, on_change });
+  constructor({ text, schema, kind, plugins, ids, noun, writable, id_field, on_change, signal }) {
+    Object.assign(this, { schema, plugins, ids, on_change });
     this.history = steps(text);
     const faults_id = fresh_id();
-    this.faults = h("div", { class: "faults", id: faults_id, "aria-live": "polite" });
+    this.faults = h("div", { class: "faults", id: faults_id, role: "status" });
     this.editor = editor({
       label: `The ${noun} as JSON`,
       text,
@@ -41,7 +44,7 @@ export class Panes {
     const on_focus = (path) => this.#show_place(path);
     this.form =
       schema && writable
-        ? make_form({ schema, kind, plugins, on_focus, edit: (...change) => this.#follow_form(...change) })
+        ? make_form({ schema, kind, plugins, ids, on_focus, edit: (...change) => this.#follow_form(...change) })
         : null;
     this.#draw_form = debounced(REDRAW_MS, () => {
       if (this.tree && this.form && !signal.aborted) this.form.show(plain(this.tree), this.check());
@@ -101,9 +104,9 @@ export class Panes {
     this.#faulty_lines = new Map(faults.map(({ path }) => [line_of(text, this.#place_of(path).start), "is-fault"]));
     this.editor.mark(this.#faulty_lines);
     const fine = h("span", { class: "is-fine" }, icon("good"), this.schema ? " Matches the schema." : " Valid JSON.");
-    const more = faults.length - FAULTS_SHOWN;
-    const rows = faults.slice(0, FAULTS_SHOWN).map((fault) => this.#fault_row(fault));
-    this.#say(faults.length ? [...rows, more > 0 && h("span", { class: "quiet" }, `and ${count(more)} more`)] : [fine]);
+    const head = h("strong", { class: "is-bad" }, plural(faults.length, "error"));
+    const rows = faults.map((fault) => h("li", {}, this.#fault_row(fault)));
+    this.#say(faults.length ? [head, h("ul", {}, rows)] : [fine]);
     return faults;
   }
 
@@ -118,18 +121,35 @@ export class Panes {
   #validate(value) {
     const faults = this.schema ? validate(value, this.schema, this.schema) : [];
     const plugins = value?.plugins;
-    const is_covered = (name) => this.schema?.properties?.plugins?.properties?.[name];
-    for (const [name, schema] of this.plugins.known) {
-      if (!schema || !plugins || !Object.hasOwn(plugins, name) || is_covered(name)) continue;
-      validate(plugins[name], schema, schema, ["plugins", name], faults);
+    const covered = resolve(this.schema?.properties?.plugins, this.schema).properties ?? {};
+    for (const name of Object.keys(plugins ?? {}).filter((name) => !Object.hasOwn(covered, name))) {
+      const schema = this.plugins.known.get(name);
+      if (schema) validate(plugins[name], schema, schema, ["plugins", name], faults);
+      else if (this.plugins.names.includes(name)) this.#ask_schema(name);
+    }
+    for (const [field, kind] of Object.entries(REFERENCES)) {
+      const { total, list } = this.ids[kind] ?? {};
+      const id = String(value?.[field] ?? "");
+      if (!id || !list || total > list.length || list.some((one) => one.id === id)) continue;
+      const ids = list.map((one) => one.id);
+      faults.push({ path: [field], message: unknown_name(about([kind]).noun, id, ids) });
     }
     return faults;
   }
 
+  // The schema of a plugin comes later than the document: what it finds is added then.
+  async #ask_schema(name) {
+    if (this.#asked_plugins.has(name)) return;
+    this.#asked_plugins.add(name);
+    await this.plugins.schema(name).catch(() => {});
+    const faults = this.check();
+    this.form?.mark(faults);
+  }
+
   #fault_row({ path, message }) {
     const show = () => {
+      if (this.form && !(this.columns.dataset.shown === "text" && innerWidth < PHONE_PX)) return this.form.focus(path);
       const place = this.#place_of(path);
-      if (this.form && this.columns.dataset.shown === "form" && innerWidth < PHONE_PX) return this.form.focus(path);
       this.editor.select(place.start, place.end);
       this.editor.reveal(line_of(this.text(), place.start));
     };
@@ -142,6 +162,7 @@ export class Panes {
     try {
       text = edit(this.text(), path, value);
     } catch (fault) {
+      this.#said = "";
       put(this.faults, failure_view(fault, "Changing the text"));
       return;
     }
@@ -183,7 +204,7 @@ export class Panes {
     const id_card = id_field && h("div", { class: "card id-field" }, id_field);
     const form_pane = this.form && h("div", { class: "edit-pane is-form" }, head("Form"), id_card, this.form.element);
     const actions = writable && h("div", { class: "actions" }, this.undo, this.redo);
-    const text_pane = h("div", { class: "edit-pane is-text" }, head("Text", actions), this.editor.element, this.faults);
+    const text_pane = h("div", { class: "edit-pane is-text" }, head("Text", actions), this.editor.element);
     this.columns = h("div", { class: form_pane ? "edit-panes" : "", "data-shown": "form" }, form_pane, text_pane);
     return [form_pane ? this.#tabs() : id_card, this.columns];
   }

@@ -3,7 +3,7 @@
 // It knows what the Admin API's schemas use, and lets through what it does not know: the server decides.
 
 const HOPS_MAX = 20;
-const FAULTS_MAX = 50;
+const FAULTS_MAX = 500;
 
 /** The schema behind references. */
 export function resolve(schema, root) {
@@ -136,7 +136,7 @@ const in_words = (types) =>
     .map((type) => WORDS[type] ?? type)
     .join(" or ");
 
-/** What is wrong with a value: `{path, message}`, the first 50. */
+/** What is wrong with a value: `{path, message}`, the first 500. */
 export function validate(value, given, root, path = [], faults = []) {
   const schema = resolve(given, root);
   const say = (message, at = path) => faults.length < FAULTS_MAX && faults.push({ path: at, message });
@@ -197,9 +197,13 @@ export function validate(value, given, root, path = [], faults = []) {
   return faults;
 }
 
-function unknown_key(key, properties) {
-  const near = Object.keys(properties).find((known) => distance_is_small(known, key));
-  return near ? `there is no "${key}"; did you mean "${near}"?` : `there is no "${key}" here`;
+const unknown_key = (key, properties) => unknown_name("", key, Object.keys(properties));
+
+/** What is said of a name that is none of those `known`; without a `noun` it is a key of this object. */
+export function unknown_name(noun, name, known) {
+  const near = known.find((one) => distance_is_small(one, name));
+  const what = noun ? `${noun} "${name}"` : `"${name}"`;
+  return `there is no ${what}${near ? `; did you mean "${near}"?` : noun ? "" : " here"}`;
 }
 
 function distance_is_small(a, b) {

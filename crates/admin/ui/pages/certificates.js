@@ -2,7 +2,7 @@
 
 import { admin_path, get } from "../api.js";
 import { badge, bar, icon } from "../chart.js";
-import { address, h, put } from "../dom.js";
+import { h, link, put } from "../dom.js";
 import { date, date_time, instant, plural, span } from "../format.js";
 import { card, chips, empty, fill, page_head, read_only_notice } from "../parts.js";
 
@@ -16,7 +16,11 @@ export const title = () => "Certificates";
 export async function show({ root, app, signal }) {
   const body = h("div");
   const actions = h("div", { class: "actions" });
-  put(root, page_head("Certificates", { lead: "Certificates for clients and upstreams, and when they expire.", actions }), body);
+  put(
+    root,
+    page_head("Certificates", { lead: "Certificates for clients and upstreams, and when they expire.", actions }),
+    body,
+  );
   await fill(
     body,
     "Loading certificates",
@@ -45,7 +49,11 @@ export async function show({ root, app, signal }) {
             ),
             h("ul", { class: "ends" }, certificates.slice(0, SHOWN).map(row)),
             certificates.length > SHOWN &&
-              h("p", { class: "quiet" }, `and ${plural(certificates.length - SHOWN, "more certificate")} that expire later`),
+              h(
+                "p",
+                { class: "quiet" },
+                `and ${plural(certificates.length - SHOWN, "more certificate")} that expire later`,
+              ),
           ])
         : empty(
             "There are no certificates",
@@ -77,9 +85,7 @@ export async function show({ root, app, signal }) {
       h(
         "div",
         {},
-        app.can_write
-          ? h("a", { class: "row-title", href: address(["edit", "ssls", id]) }, id)
-          : h("span", { class: "row-title" }, id),
+        link(["edit", "ssls", id], id, { class: "row-title clamped", title: id }),
         h("div", {}, chips(names, { most: 3, class: "is-mono" })),
         usage === "client" && h("span", { class: "quiet" }, "client certificate for upstreams"),
         acme && acme_words(acme),

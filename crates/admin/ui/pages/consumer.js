@@ -1,13 +1,14 @@
-// One consumer: its plugins, and its credentials.
+// One consumer: the requests it sends, its plugins, and its credentials.
 
 import { admin_path, get } from "../api.js";
-import { icon } from "../chart.js";
-import { address, h } from "../dom.js";
+import { bar, icon } from "../chart.js";
+import { address, h, link } from "../dom.js";
 import { remove } from "../edit/saving.js";
 import { json_view } from "../edit/editor.js";
-import { ago, plural } from "../format.js";
+import { ago, count, plural, short } from "../format.js";
 import { pretty } from "../edit/json.js";
-import { card, chips, empty, fill, page_head, read_only_notice } from "../parts.js";
+import { card, chips, empty, facts, fill, page_head, read_only_notice } from "../parts.js";
+import { errors_view, last_seen, seen_of } from "./consumers.js";
 
 export const title = ([, name]) => `Consumer ${name}`;
 
@@ -18,13 +19,14 @@ export async function show({ root, params: [, name], app, signal }) {
       get(admin_path(["consumers", name, "credentials"]), signal).catch((failure) =>
         failure.status === 404 ? { list: [] } : Promise.reject(failure),
       ),
+      seen_of([name], signal, { name }),
       app.status ?? app.refresh().catch(() => null),
     ]);
   const remove_it = (segments, what, why) => remove(app, segments, what, { why });
   const again = () => fill(root, `Loading consumer ${name}`, load, view);
   await again();
 
-  function view([{ value }, { list }]) {
+  function view([{ value, line }, { list }, seen]) {
     return [
       page_head(name, {
         crumbs: [["Consumers", ["consumers"]]],
@@ -51,6 +53,7 @@ export async function show({ root, params: [, name], app, signal }) {
       h(
         "div",
         { class: "stack" },
+        traffic_card(seen),
         card(
           "Credentials",
           list.length
@@ -76,9 +79,43 @@ export async function show({ root, params: [, name], app, signal }) {
               ),
           },
         ),
-        card("Document", json_view(pretty(value), `Consumer ${name} as JSON`)),
+        card("Document", json_view(pretty(value), `Consumer ${name} as JSON`), { note: line && `line ${line}` }),
       ),
     ];
+  }
+
+  function traffic_card(seen) {
+    const of = seen.by_name.get(name);
+    return card(
+      "Requests",
+      [
+        facts([
+          ["Last seen", last_seen(seen, name)],
+          of && ["Per second", h("strong", {}, short(of.requests))],
+          of && ["Errors", errors_view(of)],
+          of && ["Since the start", count(of.requests_total)],
+        ]),
+        of?.routes.length > 0 && [
+          h("h3", { class: "facts-more" }, "Routes, by requests since the start"),
+          h(
+            "ul",
+            { class: "shares-list" },
+            of.routes.map(({ id, requests_total: number }) =>
+              h(
+                "li",
+                {},
+                id ? link(["routes", id], id) : h("span", { class: "quiet" }, "no route"),
+                bar([{ value: number, tone: "traffic" }], of.requests_total),
+                h("span", { class: "figure" }, count(number)),
+              ),
+            ),
+          ),
+          of.routes_total > of.routes.length &&
+            h("p", { class: "quiet" }, `and ${plural(of.routes_total - of.routes.length, "more route")}`),
+        ],
+      ],
+      { note: of ? "per second: mean of the last minute" : null },
+    );
   }
 
   function credential_row({ key, value, modifiedIndex: revision }) {

@@ -134,11 +134,13 @@ export async function show({ root, query, app, signal }) {
     return seconds.at(-1);
   }
   // The current second is not drawn: its count is not complete yet.
-  const tick = setInterval(() => {
+  const draw = () => {
     now();
     chart.update(seconds.slice(0, -1));
     put(feed, events.length ? events.map(event_view) : h("li", { class: "quiet" }, "Nothing yet"));
-  }, 1000);
+  };
+  draw();
+  const tick = setInterval(draw, 1000);
   const timer = setInterval(() => !document.hidden && load(), REFRESH_MS);
   // A browser allows six connections to one address: a closed page must not keep one.
   const leave = () => stream?.close();

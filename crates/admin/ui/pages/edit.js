@@ -6,7 +6,7 @@ import { about, beginning } from "../edit/kinds.js";
 import { load } from "../edit/loading.js";
 import { Panes } from "../edit/panes.js";
 import { remove, review } from "../edit/saving.js";
-import { h } from "../dom.js";
+import { h, set } from "../dom.js";
 import { card, fill, notice, page_head, read_only_notice } from "../parts.js";
 
 export const title = ([verb, ...segments]) => `${verb === "new" ? "New" : "Edit"} ${segments.join("/")}`;
@@ -35,7 +35,7 @@ export async function show({ root, params: [verb, ...segments], query, app, sign
   );
 }
 
-function view({ found, schema, plugins, subject, segments, is_new, app, signal }) {
+function view({ found, schema, plugins, ids, subject, segments, is_new, app, signal }) {
   const { kind, noun } = subject;
   const writable = app.can_write;
   const first = found.text ?? pretty(beginning(kind, schema));
@@ -49,7 +49,7 @@ function view({ found, schema, plugins, subject, segments, is_new, app, signal }
     app.guard = panes.text() === (is_new ? first : work.base.text) ? null : leave;
   };
   const id_field = is_new && writable && kind !== "consumers" && id_part(kind, work);
-  const panes = new Panes({ text: first, schema, kind, plugins, noun, writable, id_field, on_change, signal });
+  const panes = new Panes({ text: first, schema, kind, plugins, ids, noun, writable, id_field, on_change, signal });
   work.panes = panes;
   const earlier = h("div");
   const load_versions = () => show_versions(earlier, work, signal);
@@ -80,18 +80,30 @@ function view({ found, schema, plugins, subject, segments, is_new, app, signal }
       "The gateway has no schema for it. It still checks the text before saving.",
     );
   const delete_button = !is_new && h("button", { type: "button", class: "is-danger", onclick: delete_it }, "Delete");
-  const lead = found.revision ? `Last changed in revision ${found.revision}.` : null;
+  const lead = found.line
+    ? `Line ${found.line} of ${app.source.path ?? "the file"}.`
+    : found.revision && `Last changed in revision ${found.revision}.`;
   const heading = is_new ? `New ${noun}` : `${writable ? "Edit" : "The"} ${noun} ${subject.id}`;
   return [
-    page_head(heading, { crumbs: lists, lead, actions: writable && [delete_button, save] }),
+    page_head(heading, { crumbs: lists, lead }),
     read_only_notice(app),
     no_form,
     work.conflict,
+    bar(panes, writable && h("div", { class: "actions" }, delete_button, save), signal),
     panes.element,
     !is_new &&
       writable &&
       h("div", { class: "after-panes" }, card("Earlier versions", earlier, { note: "kept by the store" })),
   ];
+}
+
+// Stays in sight: what is wrong, and saving. The text beside the form begins below it.
+function bar(panes, actions, signal) {
+  const element = h("div", { class: "edit-bar" }, panes.faults, actions);
+  const observer = new ResizeObserver(() => set(document.documentElement, "vars", { bar: `${element.offsetHeight}px` }));
+  observer.observe(element);
+  signal.addEventListener("abort", () => observer.disconnect());
+  return element;
 }
 
 const ID_FORM = "Letters, digits, -, _ and dots.";

@@ -8,6 +8,8 @@ import { fresh_id, h, link, put } from "../dom.js";
 import { count, plural } from "../format.js";
 import { card, failure_view, loading, notice, page_head } from "../parts.js";
 
+const RECENT_SHOWN = 20;
+
 export const title = () => "Explain a request";
 
 export async function show({ root, query, app, signal }) {
@@ -35,8 +37,7 @@ export async function show({ root, query, app, signal }) {
   ];
   let asking = null;
 
-  const run = async (event) => {
-    event?.preventDefault();
+  const run = async ({ takes_focus }) => {
     const request = read_curl(box.value);
     if (request.error) {
       put(result, notice("warn", request.error));
@@ -54,7 +55,7 @@ export async function show({ root, query, app, signal }) {
         AbortSignal.any([signal, asking.signal]),
       );
       put(result, view(answer, request, app.source.kind === "file"));
-      if (event) result.focus({ preventScroll: true });
+      if (takes_focus) result.focus({ preventScroll: true });
     } catch (failure) {
       if (failure.name !== "AbortError") put(result, failure_view(failure, "Explaining"));
     }
@@ -75,8 +76,18 @@ export async function show({ root, query, app, signal }) {
             ],
     );
   };
+  const submit = (event) => {
+    event.preventDefault();
+    run({ takes_focus: true });
+  };
+  const use = ({ method, path }) => {
+    const word = /^[\w/.~%:@-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`;
+    box.value = method === "GET" ? word : `${method} ${word}`;
+    read();
+    run({ takes_focus: true });
+  };
   box.addEventListener("input", read);
-  box.addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && run(event));
+  box.addEventListener("keydown", (event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && submit(event));
   read();
 
   put(
@@ -86,10 +97,11 @@ export async function show({ root, query, app, signal }) {
     }),
     h(
       "form",
-      { class: "card explain-form", onsubmit: run },
+      { class: "card explain-form", onsubmit: submit },
       h("label", { for: "curl" }, "curl command or URL"),
       box,
       h("div", { id: "curl-help" }, parsed),
+      recent_requests(use, signal),
       h(
         "details",
         { open: more.some(({ input }) => input.value) },
@@ -109,8 +121,55 @@ export async function show({ root, query, app, signal }) {
     ),
     result,
   );
-  if (box.value) await run();
+  if (box.value) await run({ takes_focus: false });
   else box.focus();
+}
+
+// The gateway keeps no other requests than the slowest of each minute.
+function recent_requests(use, signal) {
+  const list = h("div");
+  const load = async () => {
+    try {
+      const { minutes } = await get("/v1/slow", signal);
+      put(list, recent_view(minutes.flatMap(({ requests }) => requests), use));
+    } catch (failure) {
+      put(
+        list,
+        failure.status === 404
+          ? h("p", { class: "quiet" }, "None are kept. Set ", h("code", {}, "gateway.debug.slow"), " to true.")
+          : failure_view(failure, "Loading recent requests", load),
+      );
+    }
+  };
+  const details = h("details", {}, h("summary", { class: "quiet" }, "Use a recent request"), list);
+  details.addEventListener("toggle", () => details.open && load());
+  return details;
+}
+
+function recent_view(requests, use) {
+  const by_address = new Map(requests.map((request) => [`${request.method} ${request.path}`, request]));
+  const latest = [...by_address.values()].sort((a, b) => b.ended_unix_ms - a.ended_unix_ms).slice(0, RECENT_SHOWN);
+  if (!latest.length) return h("p", { class: "quiet" }, "There were none in the last 15 minutes.");
+  return [
+    h("p", { class: "quiet" }, "The slowest of each of the last 15 minutes. Their hosts, queries and headers are not kept."),
+    h(
+      "ul",
+      { class: "recent-list" },
+      latest.map((request) =>
+        h(
+          "li",
+          {},
+          h(
+            "button",
+            { type: "button", onclick: () => use(request) },
+            h("span", { class: "method" }, request.method),
+            h("span", { class: "mono" }, request.path),
+          ),
+          h("span", { class: "quiet" }, `${request.status} · ${request.route || "no route"}`),
+        ),
+      ),
+    ),
+  ];
 }
 
 function view(answer, request, lines) {

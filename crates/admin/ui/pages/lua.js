@@ -112,7 +112,7 @@ function source_view({ source, text, functions, lines }, aborts) {
     source,
     [
       text
-        ? h("ol", { class: "lua-source", "aria-label": `Text of ${source}` }, text.replace(/\n$/, "").split("\n").map(row))
+        ? h("ol", { class: "lua-source", tabindex: "0", "aria-label": `Text of ${source}` }, text.replace(/\n$/, "").split("\n").map(row))
         : empty("The text is not shown", "Viewers see no functions, and of more than 4 MiB not all are kept."),
       aborts.length > 0 &&
         h(

@@ -1,17 +1,19 @@
 // The first page: is all well, what is going on, and what changed when.
 
-import { get, rejected_of } from "../api.js";
+import { get, path_of, rejected_of } from "../api.js";
 import { badge, icon, sparkline, time_chart } from "../chart.js";
 import { address, h, link, put, set } from "../dom.js";
 import { ago, count, instant, percent, plural, seconds, short, span } from "../format.js";
 import { author_words, no_history } from "../history_view.js";
-import { LATENCY_NOTE, live, of_route, recent_routes, watch } from "../live.js";
+import { LATENCY_BAND, LATENCY_NOTE, generation_marks, live, of_route, recent_routes, slowest_of, watch } from "../live.js";
 import { card, metrics_off, page_head } from "../parts.js";
 import { no_nodes_words } from "./upstreams.js";
 
 const CERTIFICATE_SOON_S = 14 * 86400;
 const ATTENTION_MS = 60_000;
+const SLOWEST_MS = 5000;
 const ROUTES_SHOWN = 6;
+const UNKNOWN_ROUTES = "None is known. If the label route has too many values, Cardinality says so.";
 
 export const title = () => "Overview";
 
@@ -28,7 +30,10 @@ export function show({ root, app, signal }) {
     title: "Errors per second",
     format: short,
     height: 110,
-    series: [{ key: "errors", name: "5xx", tone: "bad", area: true }],
+    series: [
+      { key: "client_errors", name: "4xx", tone: "warn" },
+      { key: "errors", name: "5xx", tone: "bad", area: true },
+    ],
   });
   const latency = time_chart({
     title: "Latency",
@@ -37,10 +42,11 @@ export function show({ root, app, signal }) {
     scale: "log",
     floor: 1e-5,
     height: 210,
+    band: LATENCY_BAND,
     series: [
-      { key: "p999", name: "p99.9", tone: "p999" },
+      { key: "p999", name: "p99.9", tone: "p999", thin: true },
       { key: "p99", name: "p99", tone: "p99" },
-      { key: "max", name: "max", tone: "p99" },
+      { key: "max", name: "max", tone: "p99", thin: true },
       { key: "p50", name: "p50", tone: "p50" },
     ],
   });
@@ -51,18 +57,25 @@ export function show({ root, app, signal }) {
     series: [{ key: "connections", name: "open", tone: "connections", area: true }],
   });
   const tunnels = time_chart({
-    title: "Tunnels",
+    title: "WebSockets",
+    note: "and other upgrades",
     format: short,
     height: 110,
     series: [{ key: "tunnels", name: "open", tone: "tunnels", area: true }],
   });
-  const busiest = ranking("The busiest routes, by requests per second");
-  const worst = ranking("The routes with the most errors per second");
+  const slowest = ranking("The slowest routes, by the 99th percentile", slow_row);
+  const busiest = ranking("The busiest routes, by requests per second", busy_row);
+  const worst = ranking("The routes with the most errors per second", error_row);
   const changes = h("div", {});
+  const changes_card = card("What changed", changes, { aside: h("a", { href: "#/status" }, "Full history") });
   const chart_card = ({ element }, third) => h("section", { class: ["card", third && "is-third"] }, element);
   const measured = [
     chart_card(latency),
     chart_card(errors, true),
+    card("Slowest routes", slowest.element, {
+      note: "last minute",
+      aside: h("a", { href: address(["routes"], { sort: "p99", order: "desc" }) }, "All"),
+    }),
     card("Busiest routes", busiest.element, { note: "last 10 seconds" }),
     card("Most errors", worst.element, { note: "last 10 seconds" }),
   ];
@@ -84,7 +97,7 @@ export function show({ root, app, signal }) {
       chart_card(connections, true),
       chart_card(tunnels, true),
       route_cards,
-      card("What changed", changes, { wide: true, aside: h("a", { href: "#/status" }, "Full history") }),
+      changes_card,
     ),
   );
 
@@ -104,16 +117,22 @@ export function show({ root, app, signal }) {
     }
     for (const element of measured) element.hidden = !live.has_metrics;
     off.hidden = live.has_metrics;
+    set(changes_card, "class", ["card", !live.has_metrics && "is-wide"]);
     put(sentence, words_of(live.seconds.slice(-10)));
     if (failing !== do_most_fail(live.seconds.slice(-10))) {
       failing = !failing;
       draw_attention();
     }
     const recent = recent_routes();
-    busiest.update(recent, "requests");
+    const unknown = live.last.requests > 0 ? UNKNOWN_ROUTES : undefined;
+    busiest.update(
+      recent.sort((a, b) => b.requests - a.requests),
+      unknown,
+    );
     worst.update(
-      recent.filter(({ errors }) => errors > 0),
-      "errors",
+      recent
+        .filter(({ errors, client_errors }) => errors + client_errors > 0)
+        .sort((a, b) => b.errors - a.errors || b.client_errors - a.client_errors),
     );
     if (generation !== null && live.last.generation !== generation) load_changes();
     generation = live.last.generation ?? null;
@@ -142,11 +161,20 @@ export function show({ root, app, signal }) {
     known = [status, upstreams];
     if (!signal.aborted) draw_attention();
   };
+  const slowest_path = path_of("/v1/routes", [], { sort: "p99", order: "desc", page_size: ROUTES_SHOWN });
+  const load_slowest = async () => {
+    const found = await get(slowest_path, signal).catch(() => null);
+    if (found) slowest.update(found.list.filter(({ traffic }) => traffic?.timed > 0));
+  };
   load_changes();
   load_attention();
-  const timer = setInterval(() => !document.hidden && load_attention(), ATTENTION_MS);
+  load_slowest();
+  const timers = [
+    setInterval(() => !document.hidden && load_attention(), ATTENTION_MS),
+    setInterval(() => !document.hidden && live.has_metrics && load_slowest(), SLOWEST_MS),
+  ];
   const end = watch(draw);
-  signal.addEventListener("abort", () => (clearInterval(timer), end()));
+  signal.addEventListener("abort", () => (timers.forEach(clearInterval), end()));
 }
 
 function words_of(recent) {
@@ -242,17 +270,30 @@ function attention_list(status, upstreams, failing) {
   return items.length ? items : badge("good", "All resources are served, all nodes are healthy.");
 }
 
-function ranking(label) {
+/** A list of routes. `show(row, route, routes)` draws one into the elements of its row. */
+function ranking(label, show) {
   const list = h("ol", { class: "ranking", "aria-label": label });
   const rows = [];
-  const none = h("p", { class: "quiet" }, "None.");
+  const none = h("p", { class: "quiet" });
   const element = h("div", {}, list, none);
-  const update = (routes, key) => {
-    const top = routes.sort((a, b) => b[key] - a[key]).slice(0, ROUTES_SHOWN);
+  const update = (routes, why = "None.") => {
+    const top = routes.slice(0, ROUTES_SHOWN);
     none.hidden = top.length > 0;
-    const most = top[0]?.[key] ?? 1;
+    none.textContent = why;
     while (rows.length < top.length) rows.push(ranking_row(list));
-    rows.forEach((row, i) => row.show(top[i], key, most));
+    rows.forEach((row, i) => {
+      row.element.hidden = !top[i];
+      if (!top[i]) return;
+      const { id } = top[i];
+      if (row.id !== id) {
+        row.id = id;
+        put(row.name, id);
+        set(row.name, "href", address(["routes", id]));
+        set(row.why, "href", address(["slow"], { route: id }));
+        set(row.why, "aria-label", `Why ${id} is slow`);
+      }
+      show(row, top[i], top);
+    });
   };
   return { element, update };
 }
@@ -260,57 +301,78 @@ function ranking(label) {
 function ranking_row(list) {
   const name = h("a", { class: "ranking-name" });
   const figure = h("span", { class: "figure" });
-  const about = h("span", { class: "quiet ranking-about" });
+  const about = h("span", {});
+  const why = h("a", { hidden: true }, "why");
   const spark = sparkline({});
-  const parts = [h("i", { class: "tone-bad" }), h("i", { class: "tone-traffic" })];
-  const row = h(
+  const parts = [0, 1, 2].map(() => h("i", {}));
+  const element = h(
     "li",
     {},
     name,
     h("span", { class: "bar", "aria-hidden": "true" }, parts),
     spark.element,
     figure,
-    about,
+    h("span", { class: "quiet ranking-about" }, about, why),
   );
-  list.append(row);
-  let id = null;
-  const show = (route, key, most) => {
-    row.hidden = !route;
-    if (!route) return;
-    if (id !== route.id) {
-      id = route.id;
-      put(name, id);
-      set(name, "href", address(["routes", id]));
-    }
-    const by_errors = key === "errors";
-    set(parts[0], "vars", { part: route.errors / most });
-    set(parts[1], "vars", { part: by_errors ? 0 : (route.requests - route.errors) / most });
-    figure.textContent = `${short(route[key])}/s`;
-    about.textContent = by_errors
-      ? `${percent(route.errors, route.requests)} of ${short(route.requests)}/s`
-      : `${slowest_words(route)}${route.errors ? ` · ${percent(route.errors, route.requests)} fail` : ""}`;
-    set(spark.element, "class", ["spark", by_errors && "is-bad"]);
-    spark.update(of_route(id, key));
-  };
-  return { show };
+  list.append(element);
+  const bar = (shares) =>
+    parts.forEach((part, i) => {
+      const [tone, share] = shares[i] ?? ["away", 0];
+      set(part, "class", `tone-${tone}`);
+      set(part, "vars", { part: Number.isFinite(share) ? share : 0 });
+      part.hidden = !share;
+    });
+  return { element, name, figure, about, why, spark, bar, id: null };
 }
 
-const slowest_words = ({ p99, max }) => (p99 === null ? `max ${seconds(max)}` : `p99 ${seconds(p99)}`);
+/** By requests per second. */
+function busy_row({ figure, about, spark, bar }, { id, requests, client_errors, errors, p99, max }, [{ requests: most }]) {
+  bar([
+    ["bad", errors / most],
+    ["warn", client_errors / most],
+    ["traffic", (requests - errors - client_errors) / most],
+  ]);
+  figure.textContent = `${short(requests)}/s`;
+  about.textContent = [
+    p99 === null ? `max ${seconds(max)}` : `p99 ${seconds(p99)}`,
+    errors && `${percent(errors, requests)} 5xx`,
+    client_errors && `${percent(client_errors, requests)} 4xx`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
+  spark.update(of_route(id, "requests"));
+}
+
+/** By responses with 5xx per second, then by those with 4xx. */
+function error_row({ figure, about, spark, bar }, { id, requests, client_errors, errors }, top) {
+  const most = Math.max(...top.map((route) => route.errors + route.client_errors));
+  bar([
+    ["bad", errors / most],
+    ["warn", client_errors / most],
+  ]);
+  const [name, key, value] = errors ? ["5xx", "errors", errors] : ["4xx", "client_errors", client_errors];
+  figure.textContent = `${short(value)}/s`;
+  about.textContent = `${name}: ${percent(value, requests)} of ${short(requests)}/s${
+    errors && client_errors ? ` · 4xx ${percent(client_errors, requests)}` : ""
+  }`;
+  set(spark.element, "class", ["spark", errors ? "is-bad" : "is-warn"]);
+  spark.update(of_route(id, key));
+}
+
+/** By the 99th percentile; the bar is the share of the time of all requests. */
+function slow_row({ figure, about, why, spark, bar }, { traffic }) {
+  const [name, value] = slowest_of(traffic);
+  bar([["p99", traffic.time_share]]);
+  figure.textContent = `${name === "max" ? "max " : ""}${seconds(value)}`;
+  about.textContent = traffic.time_share === null ? "" : `${percent(traffic.time_share, 1)} of all time · `;
+  why.hidden = false;
+  spark.update(traffic.spark);
+}
 
 function changed_words() {
   const times = generation_marks(live.seconds).length;
   if (!times) return "";
   return `The configuration changed ${times === 1 ? "once" : `${times} times`} in the last 15 minutes; see the marks in the charts.`;
-}
-
-function generation_marks(known) {
-  const marks = [];
-  for (let at = 1; at < known.length; at++) {
-    const { t, generation } = known[at];
-    if (generation !== undefined && generation !== known[at - 1].generation)
-      marks.push({ t, title: `generation ${generation}` });
-  }
-  return marks;
 }
 
 const change_list = (list) =>

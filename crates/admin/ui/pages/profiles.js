@@ -1,10 +1,11 @@
-// Takes profiles of the gateway: CPU time, stalls and heap; shows one, and compares two.
+// Takes profiles of the gateway: CPU time, stalls and heap; shows one, and compares two, also of minutes that the gateway keeps.
 //
-// The gateway keeps no profile. This page keeps those that were taken until it is reloaded.
+// This page keeps the profiles that it has shown until it is reloaded.
 
 import { get, path_of } from "../api.js";
 import { fresh_id, h, put } from "../dom.js";
 import { clock } from "../format.js";
+import { kept_profiles } from "../kept_profiles.js";
 import { card, empty, failure_view, fill, loading, notice, page_head } from "../parts.js";
 import { view } from "../profile_view.js";
 
@@ -20,12 +21,20 @@ const KINDS = {
   allocs: { path: "allocs", name: "All allocations", fields: [] },
 };
 
-/** The newest first: `{name, path, at, profile}`. */
+/** The newest first: `{name, path, profile}`. */
 const taken = [];
+
+/** Adds a profile, in place of one of the same name. */
+function keep(one) {
+  const rest = taken.filter(({ name }) => name !== one.name);
+  taken.splice(0, taken.length, one, ...rest.slice(0, TAKEN_MAX - 1));
+  return one;
+}
 
 export const title = () => "Profiles";
 
-export async function show({ root, signal }) {
+/** With `?at=SECONDS`, compares the minutes before and after that time. */
+export async function show({ root, query, app, signal }) {
   const body = h("div", { class: "stack" });
   put(
     root,
@@ -38,19 +47,44 @@ export async function show({ root, signal }) {
     body,
     "Asking for profiles",
     () => get("/debug/pprof/", signal).catch((failure) => (failure.status === 404 ? null : Promise.reject(failure))),
-    (found) => (found ? form_and_result(found, signal) : switched_off()),
+    (found) => parts_of(found, { app, signal, at: Number(query.get("at")) }),
   );
 }
 
 const switched_off = () =>
   notice(
     "note",
-    "Profiles are off",
-    h("p", {}, "Set ", h("code", {}, "gateway.debug.pprof: true"), ". It takes effect on reload and costs nothing until you take a profile."),
+    "Taking profiles is off",
+    h(
+      "p",
+      {},
+      "Set ",
+      h("code", {}, "gateway.debug.pprof: true"),
+      ". It takes effect on reload and costs nothing until you take a profile.",
+    ),
   );
 
-function form_and_result({ heap_mean_bytes }, signal) {
+/** Kept profiles, the form to take one unless `found` is null, and the profile that is shown. */
+function parts_of(found, { app, signal, at }) {
+  const kept = h("div", {});
   const result = h("div", { class: "stack" });
+  const on_taken = (one, base) => {
+    const kept_base = base && keep(base);
+    show_taken(result, keep(one), kept_base);
+    result.scrollIntoView({ block: "start" });
+  };
+  fill(
+    kept,
+    "Asking for kept profiles",
+    () => kept_profiles({ app, signal, at, on_taken }),
+    (shown) => shown,
+  );
+  if (taken.length) show_taken(result, taken[0], null);
+  else if (found) put(result, empty("No profile yet", "Profiles are kept until you reload the page."));
+  return [kept, found ? form(found, result, signal) : switched_off(), result];
+}
+
+function form({ heap_mean_bytes }, result, signal) {
   const progress = h("div", { "aria-live": "polite" });
   const button = h("button", { type: "submit", class: "is-primary" }, "Take profile");
   const field = (label, input) => {
@@ -62,7 +96,14 @@ function form_and_result({ heap_mean_bytes }, signal) {
   const inputs = {
     kind: h("select", { name: "kind" }, options(kinds.map(([kind, { name }]) => [kind, name]))),
     seconds: h("input", { name: "seconds", type: "number", min: 1, max: 240, value: 5, required: true }),
-    threads: h("select", { name: "threads" }, options([["workers", "Workers"], ["all", "All threads"]])),
+    threads: h(
+      "select",
+      { name: "threads" },
+      options([
+        ["workers", "Workers"],
+        ["all", "All threads"],
+      ]),
+    ),
     over: h("input", { name: "over", value: "10ms", required: true, spellcheck: "false" }),
   };
   const rows = {
@@ -95,24 +136,30 @@ function form_and_result({ heap_mean_bytes }, signal) {
       const path = path_of("/debug/pprof", [kind.path], { ...given, ...kind.more, format: "json" });
       // Where the page is left, nobody waits for it any more, and the gateway ends it.
       const profile = await get(path, AbortSignal.any([signal, stop.signal]));
-      taken.unshift({ name: kind.name, path: kind.path, at: Date.now() / 1000, profile });
-      taken.length = Math.min(taken.length, TAKEN_MAX);
       put(progress);
-      show_taken(result, taken[0], null);
+      show_taken(result, keep({ name: `${kind.name}, ${clock(Date.now() / 1000)}`, path: kind.path, profile }), null);
     } catch (failure) {
       put(progress, failure.name === "AbortError" ? null : failure_view(failure, "Taking a profile"));
     } finally {
       button.disabled = false;
     }
   };
-  if (taken.length) show_taken(result, taken[0], null);
-  else put(result, empty("No profile yet", "Profiles are kept until you reload the page."));
   return [
-    h("form", { class: "card profile-form", onsubmit: run }, Object.values(rows), h("div", { class: "actions" }, button)),
+    h(
+      "form",
+      { class: "card profile-form", onsubmit: run },
+      Object.values(rows),
+      h("div", { class: "actions" }, button),
+    ),
     progress,
     !heap_mean_bytes &&
-      h("p", { class: "quiet" }, "The heap is not sampled. To see it, set ", h("code", {}, "gateway.debug.heap: 512KiB"), "."),
-    result,
+      h(
+        "p",
+        { class: "quiet" },
+        "The heap is not sampled. To see it, set ",
+        h("code", {}, "gateway.debug.heap: 512KiB"),
+        ".",
+      ),
   ];
 }
 
@@ -120,7 +167,7 @@ function form_and_result({ heap_mean_bytes }, signal) {
 function show_taken(result, one, base) {
   const id = fresh_id();
   const base_id = fresh_id();
-  const name = ({ name, at, profile }) => `${name}, ${clock(at)}: ${profile.title}`;
+  const name = ({ name, profile }) => `${name}: ${profile.title}`;
   // Only those of the same kind can be compared; of functions in Lua, bytecode and CPU time, whose ratio says what is not compiled.
   const others = taken.filter((other) => other !== one && other.path === one.path);
   const select = (given, list, chosen, on_choice) => {
@@ -139,7 +186,12 @@ function show_taken(result, one, base) {
       h(
         "div",
         { class: "profile-form" },
-        h("label", { for: id }, "Shown", select(id, taken, one, (next) => show_taken(result, next, null))),
+        h(
+          "label",
+          { for: id },
+          "Shown",
+          select(id, taken, one, (next) => show_taken(result, next, null)),
+        ),
         h(
           "label",
           { for: base_id },

@@ -9,7 +9,6 @@ import {
   chips,
   empty,
   failure_view,
-  not_listed,
   page_head,
   pager,
   read_only_notice,
@@ -18,6 +17,13 @@ import {
 } from "../parts.js";
 
 const PAGE_SIZE = 50;
+
+/** Where a resource is in the file. */
+const IN_FILE = [{ title: "Line", class: "is-number", show: ({ line }) => line }];
+const STORED = [
+  { title: "Revision", class: "is-number", show: ({ modifiedIndex }) => modifiedIndex },
+  { title: "Changed", show: ({ value }) => (value.update_time ? ago(value.update_time) : null) },
+];
 
 export const title = ([, kind]) => KINDS.find(([one]) => one === kind)?.[1] ?? "All resources";
 
@@ -71,14 +77,13 @@ export async function show({ root, params: [, kind = "services"], query, app, si
       if (!answer.list?.length) {
         put(
           list,
-          (!search && not_listed(app, name)) ||
-            empty(
-              search ? `No ${noun} matches` : `There is no ${noun}`,
-              what,
-              app.can_write &&
-                !search &&
-                h("a", { class: "button", href: address(["new", kind]) }, `Create the first ${noun}`),
-            ),
+          empty(
+            search ? `No ${noun} matches` : `There is no ${noun}`,
+            what,
+            app.can_write &&
+              !search &&
+              h("a", { class: "button", href: address(["new", kind]) }, `Create the first ${noun}`),
+          ),
         );
         return;
       }
@@ -96,7 +101,8 @@ export async function show({ root, params: [, kind = "services"], query, app, si
                   h(
                     "a",
                     {
-                      class: "row-title",
+                      class: "row-title clamped",
+                      title: text,
                       href: address(
                         kind === "routes"
                           ? ["routes", segments[1]]
@@ -121,8 +127,7 @@ export async function show({ root, params: [, kind = "services"], query, app, si
                 null,
             },
             { title: "Plugins", show: ({ value }) => chips(Object.keys(value.plugins ?? {})) },
-            { title: "Revision", class: "is-number", show: ({ modifiedIndex }) => modifiedIndex },
-            { title: "Changed", show: ({ value }) => (value.update_time ? ago(value.update_time) : null) },
+            ...(app.source.kind === "file" ? IN_FILE : STORED),
           ],
           answer.list,
         ),

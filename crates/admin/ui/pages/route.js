@@ -8,9 +8,11 @@ import { remove } from "../edit/saving.js";
 import { json_view } from "../edit/editor.js";
 import { plural, seconds, short } from "../format.js";
 import { pretty } from "../edit/json.js";
-import { LATENCY_NOTE, follow, live, of_route, watch } from "../live.js";
+import { LATENCY_BAND, LATENCY_NOTE, follow, live, of_route, watch } from "../live.js";
 import { card, fill, metrics_off, notice, page_head, read_only_notice, route_badge } from "../parts.js";
 import { match_of } from "./routes.js";
+
+const FIGURES = ["requests", "client_errors", "errors", "p50", "p99", "max"];
 
 export const title = ([, id]) => `Route ${id}`;
 
@@ -42,7 +44,8 @@ export async function show({ root, params: [, id], app, signal }) {
       height: 160,
       series: [
         { key: "requests", name: "requests", tone: "traffic", area: true },
-        { key: "errors", name: "errors (5xx)", tone: "bad", area: true },
+        { key: "client_errors", name: "4xx", tone: "warn" },
+        { key: "errors", name: "5xx", tone: "bad", area: true },
       ],
     });
     const latency = time_chart({
@@ -52,17 +55,13 @@ export async function show({ root, params: [, id], app, signal }) {
       scale: "log",
       floor: 1e-5,
       height: 160,
+      band: LATENCY_BAND,
       series: [
         { key: "p99", name: "p99", tone: "p99" },
-        { key: "max", name: "max", tone: "p99" },
+        { key: "max", name: "max", tone: "p99", thin: true },
         { key: "p50", name: "p50", tone: "p50" },
       ],
     });
-    const quiet = h(
-      "p",
-      { class: "quiet" },
-      "Per-second figures are kept while the route is among those with the most requests or errors, and while this page is open.",
-    );
     const charts = h(
       "div",
       { class: "grid" },
@@ -73,18 +72,10 @@ export async function show({ root, params: [, id], app, signal }) {
     const draw = () => {
       charts.hidden = !live.has_metrics;
       off.hidden = live.has_metrics;
-      const columns = Object.fromEntries(["requests", "errors", "p50", "p99", "max"].map((key) => [key, of_route(id, key)]));
-      const known = live.seconds.map(({ t }, i) => ({
-        t,
-        requests: columns.requests[i],
-        errors: columns.errors[i],
-        p50: columns.p50[i],
-        p99: columns.p99[i],
-        max: columns.max[i],
-      }));
+      const columns = FIGURES.map((key) => [key, of_route(id, key)]);
+      const known = live.seconds.map(({ t }, i) => ({ t, ...Object.fromEntries(columns.map(([key, of]) => [key, of[i]])) }));
       requests.update(known);
       latency.update(known);
-      quiet.hidden = !live.has_metrics || columns.requests.filter((value) => value !== null).length > 60;
     };
     signal.addEventListener("abort", watch(draw));
     const target = route.target ?? {};
@@ -98,6 +89,7 @@ export async function show({ root, params: [, id], app, signal }) {
           route.line && ` · line ${route.line} of the file`,
         ],
         actions: [
+          h("a", { class: "button", href: address(["slow"], { route: id }) }, "Slow requests"),
           h(
             "a",
             { class: "button", href: address(["explain"], { curl: example(route, uris, hosts), route: id }) },
@@ -155,7 +147,6 @@ export async function show({ root, params: [, id], app, signal }) {
         route.chain && card("Plugins", chain_view(route.chain, { lines: app.source.kind === "file" }), { note: "in the order they run" }),
         charts,
         off,
-        quiet,
         document && card("Document", json_view(pretty(document), `Route ${id} as JSON`)),
       ),
     ];

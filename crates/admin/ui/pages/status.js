@@ -82,7 +82,10 @@ export async function show({ root, app, signal }) {
                   path && h("div", { class: "quiet" }, path),
                 ],
               ],
-              revision !== null && ["Revision", h("strong", {}, revision)],
+              revision !== null && [
+                "Revision",
+                [h("strong", {}, revision), kind === "etcd" && h("div", {}, h("a", { href: "#/fleet" }, "Other nodes"))],
+              ],
               ["Generation", config.generation !== undefined ? `${count(config.generation)} since the start` : null],
               [
                 "Served since",
@@ -142,14 +145,13 @@ export async function show({ root, app, signal }) {
   );
 }
 
+/** The segments of a rejected resource's key. */
+export const resource_segments = (kind, id) =>
+  kind === "credentials" || String(id).startsWith(`${kind}/`) ? String(id).split("/") : [kind, id];
+
 const trouble = (name, value) => (value ? [name, badge("warn", count(value))] : null);
 
 function rejected_row({ kind, id, reason, origin, serving }, app) {
-  const segments = String(id).startsWith(`${kind}/`)
-    ? id.split("/")
-    : kind === "credentials"
-      ? id.split("/")
-      : [kind, id];
   return h(
     "li",
     {},
@@ -161,6 +163,6 @@ function rejected_row({ kind, id, reason, origin, serving }, app) {
       h("span", { class: "quiet" }, origin),
     ),
     h("p", {}, reason),
-    app.can_write && h("p", {}, h("a", { href: address(["edit", ...segments]) }, "Edit")),
+    app.can_write && h("p", {}, h("a", { href: address(["edit", ...resource_segments(kind, id)]) }, "Edit")),
   );
 }

@@ -304,7 +304,7 @@ object! {
         /// Whether the admin address serves profiles, under `/debug/pprof/`.
         pprof: bool = Flag => default(false);
         /// Whether the slowest requests of each minute are kept, for `/v1/slow`.
-        slow: bool = Flag => default(false);
+        slow: bool = Flag => default(true);
         /// Average number of bytes allocated between two heap profile samples; `off`: no samples are taken.
         heap: Option<usize> = HeapSampling(size(16 * 1024, 1 << 30)) => default(None);
     }

@@ -5,10 +5,10 @@
 
 use super::Etcd;
 use super::call::Repeat;
-use super::error::{EtcdError, code};
+use super::error::{EtcdError, RANGE, code};
 use super::message::{
-    Compare, EtcdOperation, LeaseRequest, LeaseResponse, Number, OperationResponse, RangeRequest, TxnRequest,
-    TxnResponse,
+    Compare, EtcdOperation, LeaseRequest, LeaseResponse, Number, OperationResponse, RangeRequest, RangeResponse,
+    TxnRequest, TxnResponse,
 };
 use crate::document::{Batch, Document, Event, Key};
 use crate::transaction::{CommitError, Condition, ReferenceCheck, Transaction, WRITES_MAX, Write};
@@ -76,6 +76,31 @@ impl Etcd {
             true => Ok(batch(transaction, answer)),
             false => Err(self.conflict(transaction, answer)),
         }
+    }
+
+    /// Writes a node's report about itself, where those of APISIX's data planes are. Followers of documents skip it.
+    ///
+    /// # Errors
+    /// etcd cannot be reached, or refuses it: the user may be allowed to read only.
+    pub async fn report(&self, node: &str, report: String, ttl_seconds: u64) -> Result<(), EtcdError> {
+        let request = LeaseRequest { ttl: Number(ttl_seconds) };
+        let lease: LeaseResponse = self.caller.call(LEASE_GRANT, &request, Repeat::Always).await?;
+        let key = self.layout.name_of_report(node).into();
+        let put = EtcdOperation::Put { key, value: report.into_bytes().into(), lease: Some(lease.id), prev_kv: false };
+        let request = TxnRequest { compare: Vec::new(), success: vec![put], failure: Vec::new() };
+        self.caller.call::<TxnResponse>(TXN, &request, Repeat::Always).await.map(drop)
+    }
+
+    /// The reports of all nodes, at most `count`.
+    ///
+    /// # Errors
+    /// etcd cannot be reached, or refuses it.
+    pub async fn reports(&self, count: u64) -> Result<Vec<Vec<u8>>, EtcdError> {
+        let (key, end) = self.layout.reports();
+        let (key, range_end) = (key.into(), Some(end.into()));
+        let request = RangeRequest { key, range_end, limit: Some(Number(count)), ..RangeRequest::default() };
+        let answer: RangeResponse = self.caller.call(RANGE, &request, Repeat::Always).await?;
+        Ok(answer.kvs.into_iter().map(|kv| kv.value.0).collect())
     }
 
     /// Grants one lease for each time to live. Those of a failed transaction expire.

@@ -14,6 +14,9 @@ const PREFIX_BYTES_MAX: usize = 1024;
 /// Data planes of APISIX write `data_plane/server_info/ID` there: a report, not configuration.
 const REPORTS: &str = "data_plane/";
 
+/// Where they are, one key for each node.
+const NODES: &str = "data_plane/server_info/";
+
 /// Begins the part of a key that is not text: the replacement character for bytes that are not text.
 const NO_TEXT: char = char::REPLACEMENT_CHARACTER;
 
@@ -70,6 +73,16 @@ impl KeyLayout {
             Some((text, bytes)) => [self.folder.as_bytes(), text.as_bytes(), &bytes].concat(),
             None => [self.folder.as_bytes(), key.as_str().as_bytes()].concat(),
         }
+    }
+
+    /// The range of all reports of nodes, the second not included.
+    pub(crate) fn reports(&self) -> (Vec<u8>, Vec<u8>) {
+        self.range_below(NODES)
+    }
+
+    /// The etcd key of a node's report.
+    pub(crate) fn name_of_report(&self, node: &str) -> Vec<u8> {
+        [self.folder.as_bytes(), NODES.as_bytes(), node.as_bytes()].concat()
     }
 
     /// The document of an etcd key; `None` if it is not a document's.

@@ -1,7 +1,9 @@
 //! What `GET /v1/metrics/cardinality` answers; the only owner of this JSON shape.
 
 use serde::Serialize;
-use stillgate_metrics::reader::FamilyCardinality;
+use serde_json::{Map, Value as Json};
+use stillgate_config::Metrics;
+use stillgate_metrics::reader::{FamilyCardinality, LabelCardinality};
 
 /// The answer.
 #[derive(Debug, Serialize)]
@@ -18,6 +20,8 @@ struct FamilyUsage {
     /// Bytes of the writers' memory.
     bytes: usize,
     labels: Vec<LabelUsage>,
+    /// Some of the newest series, as labels with their values.
+    examples: Vec<Map<String, Json>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -29,34 +33,62 @@ struct LabelUsage {
     collapsed: bool,
     /// Some of the values.
     samples: Vec<String>,
+    /// Whether it is the label that takes the family to its bound.
+    exploding: bool,
+    /// What to write into the configuration to be without it; null: it cannot be left out.
+    key: Option<String>,
 }
 
-impl From<Vec<FamilyCardinality>> for Cardinality {
-    fn from(families: Vec<FamilyCardinality>) -> Cardinality {
-        let family = |family: FamilyCardinality| FamilyUsage {
+/// A family is near its bound from one part in so many on.
+const NEAR: usize = 2;
+
+impl Cardinality {
+    pub(crate) fn new(families: Vec<FamilyCardinality>, metrics: &Metrics) -> Cardinality {
+        Cardinality { families: families.into_iter().map(|family| FamilyUsage::new(family, metrics)).collect() }
+    }
+}
+
+impl FamilyUsage {
+    fn new(family: FamilyCardinality, metrics: &Metrics) -> FamilyUsage {
+        let widest = family.labels.iter().map(|label| label.distinct).max().unwrap_or(0);
+        let is_near = family.series.saturating_mul(NEAR) >= metrics.series_per_family;
+        let label = |label: LabelCardinality| LabelUsage {
+            exploding: label.collapsed || (is_near && widest > 1 && label.distinct == widest),
+            key: remedy(metrics, &family.name, &label.name),
+            name: label.name,
+            distinct: label.distinct,
+            collapsed: label.collapsed,
+            samples: label.samples,
+        };
+        let example = |labels: Vec<(String, String)>| labels.into_iter().map(|(name, value)| (name, value.into()));
+        FamilyUsage {
+            labels: family.labels.into_iter().map(label).collect(),
+            examples: family.examples.into_iter().map(|labels| example(labels).collect()).collect(),
             name: family.name,
             series: family.series,
             bytes: family.bytes,
-            labels: family
-                .labels
-                .into_iter()
-                .map(|label| LabelUsage {
-                    name: label.name,
-                    distinct: label.distinct,
-                    collapsed: label.collapsed,
-                    samples: label.samples,
-                })
-                .collect(),
-        };
-        Cardinality { families: families.into_iter().map(family).collect() }
+        }
     }
+}
+
+/// The line of `gateway.metrics` that leaves a label out.
+fn remedy(metrics: &Metrics, family: &str, label: &str) -> Option<String> {
+    let spec = metrics.dialect.families().find(|spec| spec.name == family && spec.per_request)?;
+    let extra = metrics.extra_labels.iter().find(|(measure, _)| *measure == spec.measure);
+    if let Some((_, labels)) = extra.filter(|(_, labels)| labels.iter().any(|(name, _)| name == label)) {
+        let others = labels.iter().filter(|(name, _)| name != label);
+        let others: Vec<String> = others.map(|(name, variable)| format!("{name}: ${variable}")).collect();
+        return Some(format!("gateway.metrics.labels.{}: {{{}}}", metrics.dialect.short(spec), others.join(", ")));
+    }
+    let others = metrics.disabled_labels.iter().map(|label| label.name());
+    let all: Vec<&str> = others.chain([label]).collect();
+    Some(format!("gateway.metrics.disable.labels: [{}]", all.join(", ")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use expect_test::expect;
-    use stillgate_metrics::reader::LabelCardinality;
 
     #[test]
     fn the_shape_is_a_contract() {
@@ -67,8 +99,11 @@ mod tests {
             samples: vec!["/a".into(), "__other__".into()],
         };
         let name = "stillgate_http_requests_total".into();
-        let families = vec![FamilyCardinality { name, series: 1234, bytes: 56789, labels: vec![label] }];
+        let examples = vec![vec![("uri".to_owned(), "/a".to_owned())]];
+        let families = vec![FamilyCardinality { name, series: 1234, bytes: 56789, labels: vec![label], examples }];
+        let text = "gateway: {metrics: {labels: {http_requests_total: {uri: $uri, host: $host}}}}\n";
+        let metrics = stillgate_config::load(text, &|_| None).unwrap().config.gateway.metrics.unwrap();
         expect![[r#"{"families":[{"name":"stillgate_http_requests_total","series":1234,"bytes":56789,"labels":[{"name":"uri","distinct":300000,"collapsed":true,"samples":["/a","__other__"]}]}]}"#]]
-        .assert_eq(&serde_json::to_string(&Cardinality::from(families)).unwrap());
+        .assert_eq(&serde_json::to_string(&Cardinality::new(families, &metrics)).unwrap());
     }
 }

@@ -2,6 +2,7 @@
 //! the form of their answers.
 
 use super::cardinality::Cardinality;
+use super::resources::FileDocuments;
 use super::route_list::RouteList;
 use super::status::StatusPage;
 use super::upstreams::UpstreamsSnapshot;
@@ -55,6 +56,8 @@ pub(crate) struct PageContext {
     pub(super) lists: Arc<RouteListCache>,
     /// What the configuration is read from.
     pub(super) source: ConfigSource,
+    /// Documents of the file, where resources come from it.
+    pub(super) of_file: Arc<FileDocuments>,
     /// The datastore; `None`: resources come from the file.
     pub(crate) kept: Option<OpenStore>,
     pub(super) live: Arc<Live>,
@@ -83,6 +86,7 @@ impl PageContext {
             explaining,
             lists: Arc::default(),
             source: source.clone(),
+            of_file: Arc::default(),
             kept,
             live,
             recent,

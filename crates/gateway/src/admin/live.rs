@@ -1,6 +1,7 @@
 //! `GET /v1/live`: the last 15 minutes and every second from now on, as server-sent events (HTML Living Standard, 9.2).
 //!
-//! With `route=ID` each second has that route's own figures as `route`, too. With `events=N` the stream ends after so many events, for
+//! With `route=ID` each second has that route's own figures as `route`, too. With `history=N` the first event has the last N seconds
+//! only, and with `events=N` the stream ends after so many events, for
 //! programs that read an answer as a whole. It ends after some minutes in any case and the browser opens another one, so that a
 //! revoked key cannot watch for ever.
 
@@ -37,13 +38,13 @@ pub(super) fn stream(live: Arc<Live>, query: &str) -> Response {
         let mut arguments = form_urlencoded::parse(query.as_bytes());
         arguments.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
     };
-    let events = match argument("events").map(|events| events.parse::<u64>()) {
-        None => u64::MAX,
-        Some(Ok(events)) if events > 0 => events,
-        Some(_) => return error(StatusCode::BAD_REQUEST, "events: a number from 1".into()),
+    let number = |name: &str| argument(name).map_or(Ok(u64::MAX), |text| text.parse::<u64>());
+    let (Ok(events @ 1..), Ok(history)) = (number("events"), number("history")) else {
+        return error(StatusCode::BAD_REQUEST, "events must be a number from 1, and history a number from 0".into());
     };
+    let history = usize::try_from(history).unwrap_or(usize::MAX);
     let (pieces, sent) = mpsc::channel(PIECES_MAX);
-    tokio::spawn(feed(live, argument("route"), events, pieces));
+    tokio::spawn(feed(live, argument("route"), (history, events), pieces));
     let mut response = Response::new(Body::new(LiveStream(sent)));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
@@ -52,11 +53,11 @@ pub(super) fn stream(live: Arc<Live>, query: &str) -> Response {
 }
 
 /// Ends with its client, or when it is too old.
-async fn feed(live: Arc<Live>, route: Option<String>, events: u64, pieces: mpsc::Sender<Bytes>) {
+async fn feed(live: Arc<Live>, route: Option<String>, (history, events): (usize, u64), pieces: mpsc::Sender<Bytes>) {
     let end = Instant::now() + STREAM_AGE_MAX;
     let followed = route.and_then(|route| live.follow(&route));
     let mut seconds = live.seconds();
-    let mut event = live.history(followed.as_ref());
+    let mut event = live.history(followed.as_ref(), history);
     for number in 1..=events {
         for piece in event {
             if pieces.send(piece).await.is_err() {

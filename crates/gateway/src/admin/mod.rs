@@ -5,6 +5,7 @@
 pub(crate) mod cardinality;
 pub(crate) mod context;
 pub(crate) mod devices;
+pub(crate) mod fleet;
 mod live;
 mod lua;
 pub(crate) mod lua_profile;

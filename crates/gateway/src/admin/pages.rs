@@ -5,8 +5,9 @@
 //! admin address.
 
 use super::context::{PageContext, PageRefusal, Question, error, json, refuse};
+use super::resources::ControlSide;
 use super::upstreams::Upstreams;
-use super::{live, lua, profiling, routes};
+use super::{fleet, live, lua, profiling, routes};
 use crate::configuration::reload::ServedPlan;
 use axum::Extension;
 use axum::body::Body;
@@ -18,12 +19,13 @@ use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, HOST, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use std::borrow::Cow;
 use std::future::Future;
 use std::io;
 use std::os::unix::net::UnixStream;
-use stillgate_admin::Page;
+use stillgate_admin::{Control as _, Page};
+use stillgate_datastore::Key;
 use stillgate_door::Caller;
 use stillgate_exporter::ScrapeForwarder;
 use stillgate_replay::explain::chain::consumer;
@@ -39,6 +41,11 @@ pub(crate) fn pages(api: &PageContext) -> Vec<Page> {
         page("/v1/status", "Get configuration, connections, requests, certificates", page_without_query(api, status)),
         page("/v1/health", "Get 200, or 503 while the gateway starts or shuts down", page_without_query(api, health)),
         page("/v1/upstreams", "Get the health of every node", page_without_query(api, upstreams)),
+        page(
+            "/v1/fleet",
+            "Get the nodes that serve the same etcd, and which revision each serves",
+            page_without_query(api, fleet::fleet),
+        ),
         page("/metrics", "Get the metrics, in a format of Prometheus (name[])", exposition_page(api)),
         page(
             "/v1/metrics/cardinality",
@@ -185,12 +192,22 @@ async fn explain(query: String, api: PageContext, caller: Caller) -> Response {
 
 /// The state of the nodes. There may be very many.
 async fn upstreams(api: PageContext) -> Response {
+    let control = ControlSide::new(api.clone());
+    // Only their names are in the documents.
+    if let Err(why) = control.readable().await {
+        debug!(why, "admin API: upstreams have no names");
+    }
     let place = api.explaining.clone().acquire_owned().await.expect("the semaphore is never closed");
     let Some((snapshot, answers)) = api.ask(Question::Upstreams).await else {
         return refuse(&PageRefusal::Ending);
     };
     let answered = spawn_blocking(move || {
-        let name_of = |_: &str| None;
+        let documents = control.documents();
+        let name_of = |id: &str| {
+            let document = documents.get(&Key::parse(&format!("upstreams/{id}")).ok()?)?;
+            let document: Json = serde_json::from_str(&document.value).ok()?;
+            document["name"].as_str().map(str::to_owned)
+        };
         let answer = json(StatusCode::OK, &Upstreams::new(&snapshot, answers, name_of));
         drop(place);
         answer

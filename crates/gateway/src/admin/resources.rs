@@ -50,12 +50,11 @@ pub(crate) struct ControlSide {
     api: PageContext,
     /// `None`: resources come from the file.
     kept: Option<OpenStore>,
-    of_file: Arc<FileDocuments>,
 }
 
 impl ControlSide {
     pub(crate) fn new(api: PageContext) -> ControlSide {
-        ControlSide { kept: api.kept.clone(), api, of_file: Arc::default() }
+        ControlSide { kept: api.kept.clone(), api }
     }
 
     /// Sends a request to the thread of the datastore.
@@ -138,12 +137,12 @@ impl Control for ControlSide {
     fn documents(&self) -> Arc<dyn Documents> {
         match &self.kept {
             Some(kept) => kept.keeper.clone(),
-            None => self.of_file.table.clone(),
+            None => self.api.of_file.table.clone(),
         }
     }
 
     fn readable(&self) -> Pending<Result<(), String>> {
-        let Some(kept) = &self.kept else { return Box::pin(self.of_file.clone().read(self.api.clone())) };
+        let Some(kept) = &self.kept else { return Box::pin(self.api.of_file.clone().read(self.api.clone())) };
         let stored = kept.keeper.stored.borrow().clone();
         let known = match stored.revision {
             None => Err(format!("etcd has not been read yet: {}", stored.error().unwrap_or_default())),
@@ -305,7 +304,7 @@ const ENDING: &str = "not known: the gateway is shutting down";
 /// The last requests with the served configuration and with `next`: the shape of `stillgate check --requests`, or a reason.
 /// The documents of the file that is served.
 #[derive(Default)]
-struct FileDocuments {
+pub(super) struct FileDocuments {
     table: Arc<DocumentTable>,
     state: Mutex<FileState>,
 }

@@ -90,6 +90,8 @@ pub(crate) enum Command {
     Status(GatewayStatus),
     /// List the slowest requests of the last 15 minutes
     Slow(Slow),
+    /// Watch the routes of a running gateway: rates, errors, latencies
+    Top(Top),
     /// Check functions in Lua
     #[command(subcommand)]
     Lua(LuaCommand),
@@ -411,6 +413,53 @@ pub(crate) struct Slow {
     pub(crate) count: usize,
     #[command(flatten)]
     pub(crate) asking: AdminApiArguments,
+}
+
+/// `stillgate top`.
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// The admin address of the gateway
+    #[arg(long, value_name = "URL", default_value = ADMIN_URL)]
+    pub(crate) admin: String,
+    /// What comes first
+    #[arg(long, value_enum, default_value_t = TopSort::Requests)]
+    pub(crate) sort: TopSort,
+    /// Seconds between two screens
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) every: u64,
+    /// Print one screen and end; also the way where the output is no terminal
+    #[arg(long)]
+    pub(crate) once: bool,
+    #[command(flatten)]
+    pub(crate) asking: AdminApiArguments,
+}
+
+/// What `top` sorts routes by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TopSort {
+    /// Requests per second
+    Requests,
+    /// 99th percentile of the latency
+    P99,
+    /// 5xx responses per second
+    Errors,
+    /// 4xx responses per second
+    ClientErrors,
+    /// Share of the summed time of all requests
+    Time,
+}
+
+impl TopSort {
+    /// The name at the admin address.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            TopSort::Requests => "requests",
+            TopSort::P99 => "p99",
+            TopSort::Errors => "errors",
+            TopSort::ClientErrors => "client_errors",
+            TopSort::Time => "time",
+        }
+    }
 }
 
 /// What a profile is of.

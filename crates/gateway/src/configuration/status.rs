@@ -4,6 +4,7 @@
 //! `gateway.config.ignore_plugins` leaves out, with how many of the served resources have each.
 
 use serde::Serialize;
+use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -38,6 +39,14 @@ pub(crate) struct RejectedStatus {
     origin: String,
     /// What is served in its place: `previous`, `503` or `nothing`.
     serving: String,
+}
+
+impl RejectedStatus {
+    /// The resource and the beginning of the reason, for reports to other nodes.
+    pub(crate) fn summary(&self, reason_bytes_max: usize) -> Json {
+        let reason = &self.reason[..self.reason.floor_char_boundary(reason_bytes_max)];
+        json!({ "kind": self.kind, "id": self.id, "reason": reason })
+    }
 }
 
 impl From<&RejectedResource> for RejectedStatus {

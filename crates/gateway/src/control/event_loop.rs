@@ -460,7 +460,11 @@ impl Control {
                 Some(metering) => {
                     let families = metering.cardinality();
                     // It ends with the exporter's answer, which may take its time.
-                    tokio::spawn(async move { drop(answer.send(families.await.map(Cardinality::from))) });
+                    let metrics = self.reloader.served_plan().loaded.config.gateway.metrics.clone();
+                    tokio::spawn(async move {
+                        let known = families.await.zip(metrics);
+                        drop(answer.send(known.map(|(families, metrics)| Cardinality::new(families, &metrics))));
+                    });
                 }
                 None => drop(answer.send(None)),
             },

@@ -289,6 +289,7 @@ async fn start(beginning: StartContext, announce: impl FnOnce(&Up<'_>)) -> Resul
     );
     let recent = access_log.as_ref().and_then(AccessLogWriter::recent);
     let api = PageContext::new(ask, &source, kept.clone(), live.clone(), recent, metering.as_ref(), return_free_memory);
+    tokio::spawn(admin::fleet::report(api.clone()));
     let server = admin_server(gateway, (&guard, &device_access), api)?;
     let (admin, serving) = admin.map(|(address, listener)| serve_admin(address, listener, server)).transpose()?.unzip();
     expose(metering.as_mut()).await;

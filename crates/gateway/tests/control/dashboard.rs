@@ -5,22 +5,25 @@
 use crate::shared::STILLGATE;
 use crate::shared::dashboard::chromium::{DARK, DESK, PHONE, Page};
 use crate::shared::dashboard::{KEY, admin, gateway, put, sign_in};
+use crate::shared::measured::Exposition;
 use serde_json::{Value as Json, json};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use stillgate_testkit::{Client, END_PATIENCE, Gateway, Process, Setup, Upstream, eventually};
 
 /// Every page, with the text that shows that it is loaded.
-const PAGES: [(&str, &str); 14] = [
+const PAGES: [(&str, &str); 16] = [
     ("/overview", "Requests per second"),
     ("/routes", "routes"),
     ("/routes/shop", "How a request is handled"),
+    ("/slow", "requests of the last 15 minutes"),
     ("/explain", "Explain"),
     ("/upstreams", "node"),
     ("/consumers", "rose"),
     ("/consumers/rose", "rose"),
     ("/certificates", "Certificates"),
-    ("/metrics", "stillgate_http_requests_total"),
+    ("/fleet", "This is the only node"),
+    ("/cardinality", "stillgate_http_requests_total"),
     ("/profiles", "Take profile"),
     ("/lua", "No function in Lua has run"),
     ("/status", "History and audit"),
@@ -29,7 +32,7 @@ const PAGES: [(&str, &str); 14] = [
 ];
 
 /// Texts that become elements, or run, where they are not shown as texts.
-const HOSTILE: [&str; 4] = [
+pub(crate) const HOSTILE: [&str; 4] = [
     "<img src=x onerror=window.broken=1>",
     "\"><script>window.broken=1</script>",
     "' onmouseover='window.broken=1",
@@ -46,9 +49,9 @@ fn without_metrics_one_panel_says_so() {
     sign_in(&mut page, &gateway);
     let panels = "[...document.querySelectorAll('.empty-title')].filter((it) => it.checkVisibility() && it.innerText === 'Metrics are off').length";
     for (path, unknown, shown) in [
-        ("/overview", ["Most errors", "Busiest routes", "Errors per second"], "Requests per second"),
-        ("/metrics", ["failed", "404", "No series"], "gateway.metrics.enabled"),
-        ("/routes/own", ["Latency", "Per-second figures", "Requests per second"], "How a request is handled"),
+        ("/overview", ["Most errors", "Slowest routes", "Errors per second"], "Requests per second"),
+        ("/cardinality", ["failed", "404", "No series"], "gateway.metrics.enabled"),
+        ("/routes/own", ["Latency", "5xx", "Requests per second"], "How a request is handled"),
     ] {
         page.visit(path);
         page.until(&format!("{panels} === 1"));
@@ -90,7 +93,10 @@ fn of_few_requests_the_slowest_is_shown() {
     sign_in(&mut page, &gateway);
     let shown = [
         ("/overview", "document.body.innerText.includes('the slowest of')"),
-        ("/overview", "/max [0-9.,]+ .?s/.test(document.querySelector('.ranking-about')?.innerText ?? '')"),
+        (
+            "/overview",
+            "[...document.querySelectorAll('.ranking-about')].some((it) => /max [0-9.,]+ .?s/.test(it.innerText))",
+        ),
         (
             "/routes/own",
             "[...document.querySelectorAll('.legend li')].some((it) => /^max[0-9.,]+ .?s$/.test(it.innerText.replaceAll('\\n', '')))",
@@ -112,6 +118,107 @@ fn of_few_requests_the_slowest_is_shown() {
             page.eval(script) == Json::Bool(true)
         });
     }
+}
+
+/// Requests of a route that are sent together: what each asks for, the status of the answer, and how many there are.
+const ROUND: [(&str, u16, u32); 3] = [("/own", 200, 13), ("/own?x=four", 403, 5), ("/own?x=five", 503, 2)];
+/// How long after a round the next one is sent, so that figures of the last minute are of whole rounds.
+const ROUND_EVERY: Duration = Duration::from_secs(15);
+
+/// What the page Routes shows of the route `own`: requests, 4xx and 5xx per second, and how many requests the times are of.
+const FIGURES: &str = r#"(() => {
+    const row = [...document.querySelectorAll('main tbody tr')].find((it) => it.querySelector('a').innerText === 'own');
+    const figure = (column) => row?.querySelector(`[data-title="${column}"] .figure`);
+    const number = (column) => Number(figure(column)?.innerText);
+    const timed = figure('p99')?.title.match(/of ([0-9]+) request/)?.[1];
+    return [number('Requests/s'), number('4xx/s'), number('5xx/s'), Number(timed)];
+})()"#;
+
+/// The page Routes shows the shares of 4xx and 5xx that the counters of the metrics have, and sorts by its figures.
+#[test]
+fn figures_of_routes_are_those_of_the_metrics() {
+    let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\n");
+    let routes = "routes:\n\
+        - {id: own, uri: /own, plugins: {mocking: {response_example: x}, uri-blocker: {block_rules: [four]}, \
+        fault-injection: {abort: {http_status: 503, vars: [[[arg_x, '==', five]]]}}}}\n\
+        - {id: quiet, uri: /quiet, plugins: {mocking: {response_example: x}}}\n";
+    let gateway = Gateway::start(STILLGATE, &Setup::resources(routes).gateway(&keys));
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    page.visit("/routes");
+    let in_round = ROUND.iter().map(|(_, _, times)| f64::from(*times)).sum::<f64>();
+    let (mut rounds, mut sent) = (0.0, None);
+    eventually("the page to show figures of whole rounds", || {
+        if sent.is_none_or(|sent: Instant| sent.elapsed() > ROUND_EVERY) {
+            for (target, status, times) in ROUND {
+                (0..times).for_each(|_| assert_eq!(gateway.get(target).head.status(), status));
+            }
+            (rounds, sent) = (rounds + 1.0, Some(Instant::now()));
+        }
+        let shown = page.eval(FIGURES);
+        let [requests, client_errors, errors, timed] =
+            [0_usize, 1, 2, 3].map(|at| shown[at].as_f64().unwrap_or_default());
+        let is_share = |part: f64, of_round: f64| (part / requests - of_round / in_round).abs() < 0.01;
+        timed > 0.0 && timed % in_round == 0.0 && is_share(client_errors, 5.0) && is_share(errors, 2.0)
+    });
+    let counted = |labels: &[(&str, &str)]| {
+        let text = Client::connect(gateway.admin_addr()).get(&format!("/metrics?api_key={KEY}")).body;
+        Exposition(String::from_utf8(text).expect("UTF-8")).sum("stillgate_http_requests_total", labels)
+    };
+    eventually("all requests to be counted", || counted(&[("route", "own")]) == rounds * in_round);
+    let by_code = ["403", "503"].map(|code| counted(&[("route", "own"), ("code", code)]));
+    assert_eq!(by_code, [5.0 * rounds, 2.0 * rounds]);
+
+    // Routes without requests come last.
+    let first = |id: &str| format!("document.querySelector('main tbody a').innerText === '{id}'");
+    page.click("main th button", "Requests/s");
+    page.until("location.hash === '#/routes?sort=requests&order=desc'");
+    page.until("document.querySelector('main th[aria-sort=descending]').innerText.includes('Requests/s')");
+    page.until(&first("own"));
+    page.click("main th button", "Route");
+    page.click("main th[aria-sort=ascending] button", "Route");
+    page.until("location.hash === '#/routes?sort=id&order=desc'");
+    page.until(&first("quiet"));
+    page.visit("/routes?status=off");
+    page.until("document.querySelector('main').innerText.includes('No route matches')");
+
+    // From the slowest route to what its requests waited for.
+    page.visit("/overview");
+    eventually("the slowest route", || {
+        assert_eq!(gateway.get("/own").head.status(), 200);
+        page.eval("document.querySelector('.ranking a[href=\"#/slow?route=own\"]')?.checkVisibility()") == true
+    });
+    page.visit("/slow?route=own");
+    page.until("document.querySelector('main details.slow')?.innerText.includes('/own')");
+    page.assert_calm("figures of routes");
+}
+
+/// Paths of slow requests are texts. A row opens, and where nothing is recorded the page names the key.
+#[test]
+fn slow_requests_say_what_they_waited_for() {
+    let (gateway, _node) = full();
+    let raw = "/h1/<img/src=x/onerror=window.broken=1>";
+    assert_eq!(gateway.get(raw).head.status(), 200);
+    let mut page = Page::open(DESK);
+    sign_in(&mut page, &gateway);
+    page.visit("/slow");
+    page.until(&format!("document.querySelector('main .slow-list').innerText.includes({})", json!(raw)));
+    page.eval("document.querySelector('details.slow summary').click()");
+    page.until("document.querySelector('.slow-body').innerText.includes('Longest turn of its event loop')");
+    page.visit("/slow?order=minute&route=h1");
+    page.until("document.querySelectorAll('main details.slow').length === 1");
+    page.until("document.querySelector('main h2').innerText.match(/^[0-9]{2}:[0-9]{2}$/)");
+    page.visit("/slow?route=%3Cimg%20src=x%20onerror=window.broken=1%3E&cause=constructor");
+    page.until("document.querySelector('main').innerText.includes('No slow request matches')");
+    let broken = "window.broken !== undefined || document.querySelectorAll('main img, main script').length > 0";
+    assert_eq!(page.eval(broken), false, "something broke out");
+    page.assert_calm("slow requests");
+
+    let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\ndebug: {{slow: false}}\n");
+    let gateway = Gateway::start(STILLGATE, &Setup::resources("").gateway(&keys));
+    sign_in(&mut page, &gateway);
+    page.visit("/slow");
+    page.until("document.querySelector('main').innerText.includes('gateway.debug.slow is false')");
 }
 
 /// A gateway with resources of every kind, most of them with a hostile name.
@@ -345,10 +452,6 @@ fn with_a_file_pages_are_read_only_and_say_how_to_edit() {
     page.until("document.querySelector('main').innerText.includes('cors')");
     assert!(!page.text().contains("Delete"));
     page.assert_calm("the routes of a file");
-    for list in ["/consumers", "/resources/services"] {
-        page.visit(list);
-        page.until("document.querySelector('main').innerText.includes('not listed here')");
-    }
     page.visit("/overview");
     gateway.get("/");
     page.visit("/status");
@@ -395,7 +498,7 @@ fn the_demo_has_something_to_show() {
     page.until("document.querySelector('main').innerText.includes('service shop, ') || document.querySelector('main').innerText.includes('service shop')");
     page.until("document.querySelector('main').innerText.includes('global rule everywhere')");
     page.picture("demo-route");
-    for path in ["/routes", "/explain", "/upstreams", "/metrics", "/status", "/edit/routes/orders"] {
+    for path in ["/routes", "/explain", "/upstreams", "/cardinality", "/status", "/edit/routes/orders"] {
         page.visit(path);
         page.picture(&format!("demo{}", path.replace('/', "-")));
         page.assert_calm(path);

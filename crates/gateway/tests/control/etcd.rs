@@ -1,5 +1,6 @@
 //! A gateway whose resources are in an etcd with other writers: what is served, through all failures of etcd.
 
+mod fleet;
 mod gateways;
 mod source;
 mod starts;

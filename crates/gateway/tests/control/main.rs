@@ -9,6 +9,8 @@ mod check_admin;
 mod cli;
 mod crash;
 mod dashboard;
+mod dashboard_access;
+mod dashboard_figures;
 mod dashboard_forms;
 mod demo;
 mod documents;

@@ -1,4 +1,5 @@
-//! The page of `stillgate profile` in Chromium: zoom, search with shares, the difference of two profiles in both directions.
+//! The page of `stillgate profile` in Chromium: shares that filter, folding, zoom, search, the difference of two profiles in both
+//! directions.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop at the first surprise")]
 
@@ -74,6 +75,7 @@ fn the_dashboard_takes_two_and_compares_them() {
         let mut page = Page::open(DESK);
         dashboard::sign_in(&mut page, &gateway);
         page.visit("/profiles");
+        page.until("document.querySelector('main').innerText.includes('gateway.debug.profiles: {')");
         page.fill("[name=seconds]", "1");
         for taken in 1..=2 {
             page.click("form button", "Take profile");
@@ -118,7 +120,7 @@ fn text(page: &mut Page, selector: &str) -> String {
 
 fn shown(page: &mut Page, name: &str) -> bool {
     page.eval(&format!(
-        "[...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === '{name}')"
+        "[...document.querySelectorAll('[data-part=graph] button')].some((of) => of.title.startsWith('{name}: '))"
     )) == json!(true)
 }
 
@@ -133,22 +135,19 @@ fn one_profile_is_searched_and_zoomed() {
     assert_eq!(text(&mut page, "[data-part=title]"), "cpu: 1.00 s in 1.0 s");
     assert!(shown(&mut page, "route::find") && shown(&mut page, HOSTILE));
     page.fill("[data-part=search]", "route");
-    page.until("document.querySelector('[data-part=matches]').textContent === 'matched: 70.00%'");
+    page.until("document.querySelector('[data-part=matches]').textContent === 'matched: 70 %'");
     page.fill("[data-part=search]", "/^mem.*y$/");
-    page.until("document.querySelector('[data-part=matches]').textContent === 'matched: 60.00%'");
+    page.until("document.querySelector('[data-part=matches]').textContent === 'matched: 60 %'");
     page.fill("[data-part=search]", "");
-    page.click("[data-part=graph] button", "plugin::run");
+    page.click("[data-part=graph] button", "run");
     page.until("![...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === 'memcpy')");
     page.click("[data-part=reset]", "Reset zoom");
     page.until("[...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === 'memcpy')");
     let functions = text(&mut page, "[data-part=functions]");
-    assert!(
-        functions.contains("memcpy a.rs60.00%60.00%") && functions.contains("main a.rs0.00%100.00%"),
-        "{functions}"
-    );
-    assert_eq!(text(&mut page, "[data-part=threads]"), "ThreadShareworker-070.00%worker-130.00%");
-    assert_eq!(text(&mut page, "[data-part=phases]"), "PhaseSharerouting70.00%other30.00%");
-    page.eval("(() => { const s = document.querySelector('[data-part=thread]'); s.value = 'worker-1'; s.dispatchEvent(new Event('change')); })()");
+    assert!(functions.contains("memcpy a.rs60 %60 %") && functions.contains("main a.rs0 %100 %"), "{functions}");
+    assert_eq!(text(&mut page, "[data-part=threads]"), "ThreadShareworker-070 %worker-130 %");
+    assert_eq!(text(&mut page, "[data-part=phases]"), "PhaseSharerouting70 %other30 %");
+    page.click("[data-part=threads] button", "worker-1");
     page.until("![...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === 'memcpy')");
     assert_eq!(page.eval("window.broken === undefined"), json!(true));
     page.assert_calm("the page of a profile");
@@ -161,16 +160,49 @@ fn the_difference_of_two_is_seen_in_both_directions() {
     let (mut page, _folder) = open(&after, Some(&before));
     assert!(shown(&mut page, "appeared") && !shown(&mut page, "vanished"));
     page.fill("[data-part=search]", "appeared");
-    page.until("document.querySelector('[data-part=matches]').textContent === 'matched: 20.00%, base: 0.00%'");
+    page.until("document.querySelector('[data-part=matches]').textContent === 'matched: 20 %, base: 0 %'");
     page.fill("[data-part=search]", "");
     let functions = text(&mut page, "[data-part=functions]");
-    assert!(functions.contains("appeared a.rs20.00%20.00%+20.00new"), "{functions}");
-    assert!(functions.contains("vanished a.rs0.00%0.00%-10.000.00×"), "{functions}");
-    assert!(functions.contains("work a.rs80.00%80.00%-10.000.89×"), "{functions}");
+    assert!(functions.contains("appeared a.rs20 %20 %+20.0new"), "{functions}");
+    assert!(functions.contains("vanished a.rs0 %0 %-10.00.00×"), "{functions}");
+    assert!(functions.contains("work a.rs80 %80 %-10.00.89×"), "{functions}");
     page.eval("document.querySelector('[data-part=reversed]').click()");
     page.until(
         "[...document.querySelectorAll('[data-part=graph] button')].some((of) => of.textContent === 'vanished')",
     );
     assert!(!shown(&mut page, "appeared"));
     page.assert_calm("the page of a difference");
+}
+
+/// A route is chosen by its row; frames of the runtime are one until they are unfolded; arrow keys move in the graph.
+#[test]
+fn a_route_is_chosen_and_the_runtime_is_unfolded() {
+    let runtime = ["tokio::runtime::run", "tokio::task::poll", "std::thread::local::LocalKey<T>::with"];
+    let stack = |last| [&["main"], &runtime[..], &[last]].concat();
+    let (own, lua) = (stack("<shop::Cart as shop::Plugin>::access::{{closure}}"), stack("lua access (auth.lua:12)"));
+    let mut profile = profile(&[("worker-0", 600, &own[..]), ("worker-0", 400, &lua[..])]);
+    for (sample, route) in profile.samples.iter_mut().zip(["shop", HOSTILE]) {
+        sample.labels.push(("route".to_owned(), Label::Text(route.to_owned())));
+    }
+    let (mut page, _folder) = open(&profile, None);
+    let graph = text(&mut page, "[data-part=graph]");
+    assert!(graph.contains("tokio, 3 frames") && graph.contains("Cart::access shop"), "{graph}");
+    assert_eq!(text(&mut page, "[data-part=routes]"), format!("RouteShareshop60 %{HOSTILE}40 %"));
+    page.click("[data-part=routes] button", HOSTILE);
+    page.until("!document.querySelector('[data-part=graph]').textContent.includes('Cart::access')");
+    page.until("document.querySelector('[data-part=graph] .is-lua').textContent === 'lua access (auth.lua:12)'");
+    page.click("[data-part=clear]", "Clear filters");
+    page.until("document.querySelector('[data-part=graph]').textContent.includes('Cart::access')");
+    page.eval("document.querySelector('[data-part=graph] [tabindex=\"0\"]').focus()");
+    for key in ["ArrowDown", "ArrowDown", "Enter"] {
+        page.press(key);
+    }
+    page.until("document.activeElement.title.startsWith('tokio::runtime::run: ')");
+    page.press("ArrowDown");
+    page.until("document.activeElement.title.startsWith('tokio::task::poll: ')");
+    page.click("[data-part=refold]", "Fold again");
+    page.until("document.querySelector('[data-part=graph]').textContent.includes('tokio, 3 frames')");
+    page.assert_named("the page of a profile with routes");
+    assert_eq!(page.eval("window.broken === undefined"), json!(true));
+    page.assert_calm("the page of a profile with routes");
 }

@@ -314,7 +314,7 @@ fn subject<'a>(result: &'a BisectResult, commit: &str) -> &'a str {
 }
 
 /// Never rounded up to certainty.
-pub(super) fn probability(p: f64) -> String {
+pub(crate) fn probability(p: f64) -> String {
     match p {
         p if p > 0.999 => "over 99.9%".to_owned(),
         p if p < 0.001 => "below 0.1%".to_owned(),

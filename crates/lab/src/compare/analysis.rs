@@ -336,7 +336,7 @@ fn blank(measure: &Measure, a: f64, b: f64) -> MeasureAnalysis {
 
 /// For tests of the judgement of a single comparison.
 #[cfg(test)]
-pub(super) fn blank_p99() -> MeasureAnalysis {
+pub(crate) fn blank_p99() -> MeasureAnalysis {
     blank(measures::named("p99").expect("it is a measure"), 100.0, 100.0)
 }
 
@@ -436,8 +436,8 @@ mod tests {
     #[test]
     fn each_decision_has_its_case() {
         check(&pairs(|number| 1000 + (number + 1) % 3), Decision::NotWorse, "B is not worse than A (16 pairs).");
-        check(&pairs(|_| 1100), Decision::Worse, "throughput -9.0%, cpu +9.9%, p50 +9.9%");
-        check(&pairs(|_| 900), Decision::NotWorse, "Better: throughput +11.2%, cpu -10.1%");
+        check(&pairs(|_| 1100), Decision::Worse, "cpu +9.9% (+9.8% to +10.0%), p50 +9.9% (+9.8% to +10.0%), ");
+        check(&pairs(|_| 900), Decision::NotWorse, "B is not worse than A; better: throughput +11.2% (");
         check(&pairs(|number| 850 + number % 5 * 80), Decision::Undecided, "which is above the margin of 5%; about ");
         check(&pairs(|_| 1000)[..15], Decision::Undecided, "Unfinished: 15 of 16 pairs");
         check(&[], Decision::Void, "no pair was run");
@@ -509,7 +509,7 @@ mod tests {
         let analysis = analysed(&some);
         assert_eq!((analysis.void_pairs, analysis.late_pairs, analysis.measures.len()), (0, 3, PAIRED.len()));
         some[3].b.rated.void.push("it was late".to_owned());
-        let sentence = "worse than A: throughput -9.0%, cpu +9.9% (16 pairs). Not judged: p50, p99, p99.9.";
+        let sentence = "worse than A: throughput -9.0% (-9.1% to -8.9%), cpu +9.9% (+9.8% to +10.0%) (16 pairs). Not judged: p50, p99, p99.9.";
         check(&some, Decision::Worse, sentence);
         let expected = "p50, p99, p99.9 not judged: 4 of 16 pairs cannot be used, the first because of A: it was late";
         assert_eq!(analysed(&some).not_judged, [expected]);

@@ -5,7 +5,7 @@
 use super::analysis::worst;
 use super::measures::{self, FAILED_SHARE_MAX, Measure, PAIRED};
 use crate::result::compare::{
-    BuildPair, CompareDesign, Crash, Decision, Failures, MeasureAnalysis, MeasureVerdict, PairwiseResult,
+    BuildPair, CompareDesign, Crash, Decision, Failures, MeasureAnalysis, MeasureVerdict, PairwiseResult, Side,
 };
 
 /// Advice to run more pairs than this is not given.
@@ -86,33 +86,41 @@ pub(super) fn decision(
     let BuildPair { one, other } = between;
     let with = |verdict| {
         let of = |(measure, analysis): &(&Measure, MeasureAnalysis)| {
-            (analysis.verdict == verdict).then(|| format!("{} {}", measure.name, change(analysis.effect)))
+            (analysis.verdict == verdict).then(|| changed(measure.name, analysis))
         };
-        let failed = (failures.verdict == verdict && verdict != MeasureVerdict::NoDifference)
-            .then(|| format!("failed requests {} ({one:?} {})", failed_share(failures.b), failed_share(failures.a)));
+        let failed =
+            (failures.verdict == verdict && verdict != MeasureVerdict::NoDifference).then(|| failed(failures, one));
         failed.into_iter().chain(found.iter().filter_map(of)).collect::<Vec<_>>().join(", ")
     };
     let (worse, better) = (with(MeasureVerdict::Slower), with(MeasureVerdict::Faster));
     let is_judged = |measure: &&Measure| found.iter().any(|(judged, _)| judged.name == measure.name);
     let missing: Vec<&str> = PAIRED.iter().filter(|measure| !is_judged(measure)).map(|measure| measure.name).collect();
-    let mut also = if better.is_empty() { String::new() } else { format!(" Better: {better}.") };
-    if !missing.is_empty() {
-        also.push_str(&format!(" Not judged: {}.", missing.join(", ")));
-    }
+    let better = if better.is_empty() { String::new() } else { format!("; better: {better}") };
+    let also = if missing.is_empty() { String::new() } else { format!(" Not judged: {}.", missing.join(", ")) };
     match decision {
-        Decision::Worse => format!("{other:?} is worse than {one:?}: {worse} ({pairs} pairs).{also}"),
+        Decision::Worse => format!("{other:?} is worse than {one:?}: {worse}{better} ({pairs} pairs).{also}"),
         Decision::NotWorse => {
             let power = share(design.power);
             let seen: String =
                 deciding(design, found).iter().map(|analysis| would_have_been_seen(analysis, &power)).collect();
-            format!("{other:?} is not worse than {one:?} ({pairs} pairs).{also}{seen}")
+            format!("{other:?} is not worse than {one:?}{better} ({pairs} pairs).{also}{seen}")
         }
         Decision::Undecided => {
             let open = undecided(design, (between, found, failures), pairs);
-            format!("Undecided after {pairs} pairs: {}.{also}", open.join("; "))
+            format!("Undecided after {pairs} pairs: {}{better}.{also}", open.join("; "))
         }
         Decision::Void => String::new(),
     }
+}
+
+/// `cpu +5.2% (+4.1% to +6.3%)`
+fn changed(name: &str, analysis: &MeasureAnalysis) -> String {
+    format!("{name} {} ({})", change(analysis.effect), interval(analysis.low, analysis.high))
+}
+
+/// `failed requests 0.50% (A 0%)`
+fn failed(failures: &Failures, one: Side) -> String {
+    format!("failed requests {} ({one:?} {})", failed_share(failures.b), failed_share(failures.a))
 }
 
 fn deciding<'a>(design: &CompareDesign, found: &'a [(&Measure, MeasureAnalysis)]) -> Vec<&'a MeasureAnalysis> {
@@ -162,23 +170,24 @@ pub(super) fn unfinished(done: usize, planned: usize, void: usize) -> String {
 
 /// The sentence about all comparisons with the baseline, if there are several.
 pub(super) fn together(all: &[&PairwiseResult], rounds: usize) -> String {
-    let with = |decision: Decision| {
-        let named = all.iter().filter(|judged| judged.analysis.decision == decision);
-        named.map(|judged| format!("{:?}", judged.between.other)).collect::<Vec<_>>()
-    };
-    let said = [
-        (Decision::Worse, "worse than A"),
-        (Decision::NotWorse, "not worse than A"),
-        (Decision::Undecided, "undecided"),
-        (Decision::Void, "void"),
-    ];
-    let said = said.into_iter().map(|(decision, words)| (with(decision), words)).filter(|(names, _)| !names.is_empty());
-    let parts: Vec<String> = said
-        .map(|(names, words)| {
-            let verb = if names.len() == 1 { "is" } else { "are" };
-            format!("{} {verb} {words}", listed(&names))
-        })
-        .collect();
+    let with = |decision: Decision| all.iter().filter(move |judged| judged.analysis.decision == decision);
+    let worse = with(Decision::Worse).map(|judged| {
+        let found = judged.analysis.measures.iter().filter(|measure| measure.verdict == MeasureVerdict::Slower);
+        let failures = &judged.analysis.failures;
+        let failed = (failures.verdict == MeasureVerdict::Slower).then(|| failed(failures, judged.between.one));
+        let found = found.map(|analysis| changed(&analysis.measure, analysis));
+        let found: Vec<String> = failed.into_iter().chain(found).collect();
+        let by = if found.is_empty() { String::new() } else { format!(": {}", found.join(", ")) };
+        format!("{:?} is worse than A{by}", judged.between.other)
+    });
+    let others =
+        [(Decision::NotWorse, "not worse than A"), (Decision::Undecided, "undecided"), (Decision::Void, "void")];
+    let others = others.into_iter().filter_map(|(decision, words)| {
+        let names: Vec<String> = with(decision).map(|judged| format!("{:?}", judged.between.other)).collect();
+        let verb = if names.len() == 1 { "is" } else { "are" };
+        (!names.is_empty()).then(|| format!("{} {verb} {words}", listed(&names)))
+    });
+    let parts: Vec<String> = worse.chain(others).collect();
     format!("{} ({rounds} rounds).", parts.join("; "))
 }
 

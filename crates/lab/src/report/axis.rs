@@ -24,6 +24,21 @@ const LABEL_WIDTH: f64 = 0.15;
 /// Share of the width that is left free beyond the outermost value.
 const MARGIN: f64 = 0.04;
 
+/// Largest logarithm of a ratio that has a place, and the least that an axis of ratios reaches beyond its values.
+const RATIO_REACH_MAX: f64 = 12.0;
+const RATIO_REACH_MIN: f64 = 0.0025;
+
+/// An axis of ratios shorter than this, as a logarithm, has ticks at even distances: this many or fewer, about.
+const RATIO_LINEAR_MAX: f64 = 1.1;
+const RATIO_STEPS: f64 = 6.0;
+
+/// Ticks of a longer one.
+const RATIO_TICKS: [f64; 18] =
+    [-0.9999, -0.999, -0.99, -0.9, -0.75, -0.5, -0.25, -0.1, 0.0, 0.1, 0.25, 0.5, 1.0, 3.0, 9.0, 99.0, 999.0, 9999.0];
+
+/// Values farther from the middle half of all than this many times its width are outliers.
+const OUTLIER_WIDTHS: f64 = 3.0;
+
 /// No clock or counter gives larger figures.
 const VALUE_MAX: f64 = 1e15;
 const VALUE_MIN: f64 = 1e-6;
@@ -38,6 +53,13 @@ pub(crate) struct Tick {
     /// From 0 to 1.
     pub(crate) place: f64,
     pub(crate) label: String,
+}
+
+/// An end of an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AxisEnd {
+    Low,
+    High,
 }
 
 /// See the module.
@@ -168,28 +190,61 @@ impl Axis {
         Axis { scale, low: from, high: to, ticks, note: "linear around zero, logarithmic beyond" }
     }
 
-    /// Ratios less one, around zero.
+    /// Numbered columns, of which as many are named as have room; those of `always` before the others.
+    pub(crate) fn columns(names: &[String], always: &[usize]) -> Axis {
+        let count = names.len() as f64;
+        let mut axis = Axis::new(Scale::Linear, 0.5, count + 0.5, "linear", std::iter::empty());
+        let every = names.len().div_ceil(TICKS_MAX).max(1);
+        let order = always.iter().copied().chain((0..names.len()).step_by(every));
+        for index in order.filter(|index| *index < names.len()) {
+            let place = axis.place((index + 1) as f64);
+            if axis.ticks.iter().all(|other| (other.place - place).abs() >= 0.8 / TICKS_MAX as f64) {
+                axis.ticks.push(Tick { place, label: names[index].clone() });
+            }
+        }
+        axis.ticks.sort_by(|a, b| a.place.total_cmp(&b.place));
+        axis
+    }
+
+    /// Ratios less one, with zero.
     pub(crate) fn ratio(values: impl IntoIterator<Item = f64>) -> Axis {
         let (low, high) = bounds(values).unwrap_or((-0.1, 0.1));
         let scale = Scale::Ratio;
-        let reach = scale.transform(high).max(-scale.transform(low)).clamp(0.005, 12.0) * (1.0 + 2.0 * MARGIN);
-        let steps: [f64; 14] = [0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 3.0, 9.0, 99.0, 999.0, 9999.0];
-        let mut sizes: Vec<f64> = steps.into_iter().filter(|size| size.ln_1p() <= reach).collect();
-        // The outermost, and those far enough inside to have room.
-        let mut kept = vec![sizes.pop().unwrap_or(0.0025)];
-        while let Some(size) = sizes.pop() {
-            if kept.len() < 2 && size.ln_1p() <= kept[0].ln_1p() * 0.6 && size.ln_1p() > reach * 0.25 {
-                kept.push(size);
-            }
+        let end = |value: f64| scale.transform(value).clamp(-RATIO_REACH_MAX, RATIO_REACH_MAX);
+        let (from, to) = (end(low.min(0.0)), end(high.max(0.0)));
+        // The side without values stays wide enough to be seen as a side.
+        let pad = ((to - from) * 2.0 * MARGIN).max(RATIO_REACH_MIN);
+        let (from, to) = (from - pad, to + pad);
+        let (least, most) = (from.exp_m1(), to.exp_m1());
+        let at: Vec<f64> = if to - from < RATIO_LINEAR_MAX {
+            let step = nice_step((most - least) / RATIO_STEPS);
+            (0..=2 * TICKS_MAX).map(|number| ((least / step).ceil() + number as f64) * step).collect()
+        } else {
+            RATIO_TICKS.to_vec()
+        };
+        let inside = at.into_iter().filter(|at| (least..=most).contains(at));
+        // Not quite zero is a rounding error.
+        let exact = inside.map(|at| if at.abs() < 1e-9 { 0.0 } else { at });
+        let tick = |at: f64| Tick { place: (scale.transform(at) - from) / (to - from), label: ratio_label(at) };
+        let ticks = apart(exact.map(tick).collect());
+        Axis { scale, low: from, high: to, ticks, note: "logarithmic in the ratio" }
+    }
+
+    /// Ratios less one, as far to one side of zero as to the other.
+    pub(crate) fn ratio_around_zero(values: impl IntoIterator<Item = f64>) -> Axis {
+        let reach = values.into_iter().filter(|value| value.is_finite()).map(|value| value.ln_1p().abs());
+        let reach = reach.filter(|reach| reach.is_finite()).fold(0.0, f64::max);
+        Axis::ratio([(-reach).exp_m1(), reach.exp_m1()])
+    }
+
+    /// Whether `value` has no place of its own: the end it lies beyond.
+    pub(crate) fn beyond(&self, value: f64) -> Option<AxisEnd> {
+        let at = self.scale.transform(value);
+        match () {
+            () if at > self.high => Some(AxisEnd::High),
+            () if at < self.low => Some(AxisEnd::Low),
+            () => None,
         }
-        let below = kept.iter().map(|size| 1.0 / (1.0 + size) - 1.0);
-        // A round percentage where the scale is nearly linear; the inverse ratio where it is not.
-        let below = below.zip(&kept).map(|(inverse, size)| if *size <= 0.2 { -size } else { inverse });
-        let all: Vec<f64> = below.chain([0.0]).chain(kept.iter().rev().copied()).collect();
-        let inside = all.into_iter().filter(|at| scale.transform(*at).abs() <= reach * 1.000_001);
-        let ticks =
-            inside.map(|at| Tick { place: (scale.transform(at) + reach) / (2.0 * reach), label: ratio_label(at) });
-        Axis { scale, low: -reach, high: reach, ticks: ticks.collect(), note: "logarithmic in the ratio" }
     }
 
     fn new(scale: Scale, low: f64, high: f64, note: &'static str, ticks: impl Iterator<Item = (f64, String)>) -> Axis {
@@ -228,7 +283,7 @@ fn apart(mut ticks: Vec<Tick>) -> Vec<Tick> {
     let mut kept: Vec<Tick> = Vec::new();
     // The outermost of the side with more room comes first.
     ticks.sort_by(|a, b| {
-        let rank = |tick: &Tick| if tick.label == "0" { 2.0 } else { (tick.place - 0.5).abs() };
+        let rank = |tick: &Tick| if matches!(tick.label.as_str(), "0" | "0%") { 2.0 } else { (tick.place - 0.5).abs() };
         rank(b).total_cmp(&rank(a))
     });
     for tick in ticks {
@@ -246,6 +301,19 @@ fn bounds(values: impl IntoIterator<Item = f64>) -> Option<(f64, f64)> {
         None => Some((value, value)),
         Some((low, high)) => Some((value.min(low), value.max(high))),
     })
+}
+
+/// The values that an axis should show: all but outliers, by Tukey's fences. Of few, or of mostly equal ones, all.
+pub(crate) fn without_outliers(values: &[f64]) -> Vec<f64> {
+    let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    let Some(last) = sorted.len().checked_sub(1) else { return sorted };
+    let (low, high) = (sorted[last / 4], sorted[last - last / 4]);
+    let reach = (high - low) * OUTLIER_WIDTHS;
+    if reach > 0.0 {
+        sorted.retain(|value| (low - reach..=high + reach).contains(value));
+    }
+    sorted
 }
 
 /// 1, 2 or 5 times a power of ten, thinned until they fit.
@@ -308,8 +376,29 @@ mod tests {
         check(&axis, "0 | +1 ms | +10 ms | +100 ms | +1 s");
         assert!(axis.place(-20.0) < axis.place(0.0));
         assert!(axis.place(0.0) > 0.0);
-        check(&Axis::ratio([-0.03, 0.08]), "\u{2212}5% | 0% | +5%");
-        check(&Axis::ratio([0.0, 2.0]), "\u{2212}50% | \u{2212}33.33% | 0% | +50% | +100%");
+        check(&Axis::ratio([-0.03, 0.08]), "\u{2212}2.5% | 0% | +2.5% | +5% | +7.5%");
+        check(&Axis::ratio([0.0, 2.0]), "0% | +25% | +100%");
+        check(&Axis::ratio_around_zero([0.01, 0.2]), "\u{2212}10% | 0% | +10% | +20%");
+        check(&Axis::ratio([0.0]), "\u{2212}0.2% | \u{2212}0.1% | 0% | +0.1% | +0.2%");
+    }
+
+    #[test]
+    fn an_outlier_is_beyond_the_axis_of_the_others() {
+        let values = [0.01, 0.02, 0.03, 0.04, 0.02, 9.0, -0.9, f64::INFINITY];
+        let axis = Axis::ratio(without_outliers(&values));
+        let beyond: Vec<_> = values.iter().map(|value| axis.beyond(*value)).collect();
+        let (low, high) = (Some(AxisEnd::Low), Some(AxisEnd::High));
+        assert_eq!(beyond, [None, None, None, None, None, high, low, high]);
+        assert_eq!(without_outliers(&[1.0, 1.0, 1.0, 9.0]), [1.0, 1.0, 1.0, 9.0]);
+        assert!(without_outliers(&[]).is_empty());
+    }
+
+    #[test]
+    fn columns_are_named_where_there_is_room() {
+        let names: Vec<String> = (0..40).map(|number| number.to_string()).collect();
+        check(&Axis::columns(&names, &[22]), "0 | 5 | 10 | 15 | 22 | 30 | 35");
+        check(&Axis::columns(&names[..3], &[7]), "0 | 1 | 2");
+        check(&Axis::columns(&[], &[]), "");
     }
 
     #[test]
@@ -322,6 +411,7 @@ mod tests {
                     Axis::count([a, b]),
                     Axis::difference([a, b], number::time),
                     Axis::ratio([a, b]),
+                    Axis::ratio_around_zero([a, b]),
                     Axis::elapsed(a),
                     Axis::linear(b, number::time),
                     Axis::tail(a as u64),

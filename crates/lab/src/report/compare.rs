@@ -124,10 +124,7 @@ fn forest(prefix: &str, result: &CompareResult, judged: &[(BuildPair, &CompareAn
     }
     all.sort_by_key(|(_, found)| measures::place(&found.measure));
     let margin = result.design.margin;
-    let reach = all.iter().flat_map(|(_, measure)| {
-        let missed = missed(measure.minimum_detectable);
-        [measure.low, measure.effect, measure.high, missed.0, missed.1, margin]
-    });
+    let reach = reach(all.iter().map(|(_, measure)| *measure), margin);
     let named = |(between, measure): &(BuildPair, &MeasureAnalysis)| match is_single {
         true => row(measure_title(&measure.measure).to_owned(), measure),
         false => row(
@@ -135,8 +132,13 @@ fn forest(prefix: &str, result: &CompareResult, judged: &[(BuildPair, &CompareAn
             measure,
         ),
     };
-    let group =
-        EffectGroup { axis: Axis::ratio(reach), lines: vec![-margin, margin], rows: all.iter().map(named).collect() };
+    let axis = Axis::ratio_around_zero([reach]);
+    let group = EffectGroup { axis, lines: vec![-margin, margin], rows: all.iter().map(named).collect() };
+    let clipped = match group.clipped() {
+        0 => String::new(),
+        1 => " \u{25c2} \u{25b8}: one row reaches beyond the axis.".to_owned(),
+        rows => format!(" \u{25c2} \u{25b8}: {rows} rows reach beyond the axis."),
+    };
     let level = number::round_percent(1.0 - result.design.alpha);
     let (caption, before, note) = match (is_single, judged) {
         (true, [(between, _), ..]) => {
@@ -156,7 +158,7 @@ fn forest(prefix: &str, result: &CompareResult, judged: &[(BuildPair, &CompareAn
         after: &["difference", "detectable", "p"],
         groups: vec![group],
         note: format!(
-            "All intervals together hold with {level}. Grey: effects too small for this number of pairs (power {}). Dotted: the margin \
+            "All intervals together hold with {level}.{clipped} Grey: effects too small for this number of pairs (power {}). Dotted: the margin \
              of {}. p corrected for the number of measures{}{}. The scale is logarithmic in the ratio. {note}",
             number::round_percent(result.design.power),
             number::round_percent(margin),
@@ -165,6 +167,26 @@ fn forest(prefix: &str, result: &CompareResult, judged: &[(BuildPair, &CompareAn
         ),
     }
     .draw()
+}
+
+/// How far the axis reaches, as a ratio less one: to the margin and to the changes that were found. A measure that
+/// scatters far more than the others does not make it longer, or no change would be visible.
+fn reach<'a>(all: impl Iterator<Item = &'a MeasureAnalysis>, margin: f64) -> f64 {
+    let size = |share: f64| share.max(-1.0).ln_1p().abs();
+    let end = |measure: &MeasureAnalysis| size(measure.low).max(size(measure.high)).max(size(measure.effect));
+    let all: Vec<(f64, bool)> =
+        all.map(|measure| (end(measure), measure.verdict != MeasureVerdict::NoDifference)).collect();
+    let ends: Vec<f64> = all.iter().map(|(end, _)| *end).collect();
+    let found: Vec<f64> = all.iter().filter(|(_, is_found)| *is_found).map(|(end, _)| *end).collect();
+    let wanted = (size(margin) * 2.0).max(lower_median(ends.clone()) * 1.25).max(lower_median(found) * 1.5);
+    wanted.min(ends.into_iter().fold(size(margin), f64::max)).exp_m1()
+}
+
+/// The lower one of the finite values; 0 if there are none.
+fn lower_median(mut values: Vec<f64>) -> f64 {
+    values.retain(|value| value.is_finite());
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0.0)
 }
 
 /// The ratios, less one, that would have been missed.
@@ -542,6 +564,27 @@ fn remark(start: &Duel<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_axis_is_that_of_the_changes_and_not_of_what_scatters() {
+        let measure = |low: f64, effect: f64, high: f64, verdict| MeasureAnalysis {
+            low,
+            effect,
+            high,
+            verdict,
+            ..crate::compare::analysis::blank_p99()
+        };
+        let none = MeasureVerdict::NoDifference;
+        let check = |all: &[MeasureAnalysis], expected: f64| {
+            let reach = reach(all.iter(), 0.05);
+            assert!((reach - expected).abs() < 0.005, "{reach}");
+        };
+        let quiet = measure(-0.01, 0.0, 0.01, none);
+        check(&[quiet.clone(), quiet.clone(), measure(-0.9, 0.1, 30.0, none)], 0.1025);
+        check(&[quiet.clone(), quiet.clone()], 0.05);
+        check(&[quiet.clone(), quiet, measure(0.2, 0.3, 0.4, MeasureVerdict::Slower)], 0.4);
+        check(&[measure(f64::NEG_INFINITY, 0.1, f64::INFINITY, none)], 0.1025);
+    }
 
     #[test]
     fn of_a_log_the_first_line_is_shown() {

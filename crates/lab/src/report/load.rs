@@ -6,7 +6,7 @@ use super::compare::{ReportInput, Section, Tone, together};
 use super::plots::{self, Curve};
 use super::tables::{self, Cell, figures, words};
 use super::time_series::{self, PlotSegment};
-use super::{number, provenance, watched};
+use super::{number, provenance};
 use crate::error::Result;
 use crate::result::histogram;
 use crate::result::load::LoadResult;
@@ -52,7 +52,7 @@ pub(crate) fn section(prefix: &str, source: &ReportInput, result: &LoadResult) -
     if !series.is_empty() {
         section.part(&format!("{prefix}-time"), "Over time", &series);
     }
-    let watched = watched::part(prefix, &result.watched);
+    let watched = time_series::watched(prefix, &result.watched);
     if !watched.is_empty() {
         section.part(&format!("{prefix}-watched"), "The watched process", &watched);
     }

@@ -13,7 +13,7 @@
 //! needed. Values are shown by a second layer of focusable bands over the picture, since what is inside an image of
 //! role `img` cannot be reached. It does not depend on what is plotted.
 
-use super::axis::Axis;
+use super::axis::{Axis, AxisEnd};
 use super::{markup, number};
 use std::fmt::{self, Display, Formatter, Write};
 
@@ -398,6 +398,24 @@ pub(crate) fn horizontal_band(class: &str, low: f64, high: f64) -> String {
 pub(crate) fn marker(style: usize, x: f64, y: f64) -> String {
     let style = style % STYLES;
     format!("<use class=\"marker s{style}\" href=\"#m{style}\" x=\"{}\" y=\"{}\"/>", percent(x), percent(1.0 - y))
+}
+
+/// In place of the marker of a value beyond the axis: an arrow at its end, in the colour of a style.
+pub(crate) fn clipped_marker(style: usize, x: f64, end: AxisEnd) -> String {
+    let (shape, y) = match end {
+        AxisEnd::High => ("m3", "0%"),
+        AxisEnd::Low => ("m4", "100%"),
+    };
+    format!("<use class=\"marker s{}\" href=\"#{shape}\" x=\"{}\" y=\"{y}\"/>", style % STYLES, percent(x))
+}
+
+/// How many values are beyond an end of the axis, next to it.
+pub(crate) fn clipped_count(x: f64, end: AxisEnd, count: usize) -> String {
+    match (count, end) {
+        (0 | 1, _) => String::new(),
+        (_, AxisEnd::High) => text("beyond mid", (x, 1.0), (0, -7), &count.to_string()),
+        (_, AxisEnd::Low) => text("beyond mid", (x, 0.0), (0, 14), &count.to_string()),
+    }
 }
 
 /// A straight line of a class, in percent.

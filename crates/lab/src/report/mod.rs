@@ -5,6 +5,7 @@
 //! raw data.
 
 mod axis;
+mod bisect;
 mod compare;
 mod load;
 mod markup;
@@ -17,7 +18,6 @@ mod tables;
 mod tail;
 mod text_sections;
 mod time_series;
-mod watched;
 
 use crate::error::Result;
 use crate::result::Experiment;
@@ -35,7 +35,7 @@ pub(crate) fn html(sources: &[ReportInput]) -> Result<String> {
             let section = match &source.result.experiment {
                 Experiment::Tail(result) => tail::section(&prefix, source, result),
                 Experiment::Compare(result) => compare::section(&prefix, source, result),
-                Experiment::Bisect(result) => text_sections::bisect_section(&prefix, source, result),
+                Experiment::Bisect(result) => bisect::section(&prefix, source, result),
                 Experiment::Devices(result) => text_sections::devices_section(&prefix, source, result),
                 Experiment::Explain(result) => text_sections::explain_section(&prefix, source, result),
                 Experiment::Figures(result) => text_sections::figures_section(&prefix, source, result),

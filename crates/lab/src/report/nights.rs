@@ -77,7 +77,7 @@ fn draw(id: &str, series: &Series) -> String {
     }
     for change in &series.changes {
         let between = x.place(change.at as f64 + 0.5);
-        marks.push_str(&markup::straight_line("few", (between, 0.0), (between, 1.0)));
+        marks.push_str(&markup::straight_line("step", (between, 0.0), (between, 1.0)));
     }
     for (index, point) in points.iter().enumerate() {
         marks.push_str(&markup::marker(point.stretch % STYLES, at(index), y.place(ratio(point.value))));
@@ -231,7 +231,7 @@ fn forest(judged: &[NightComparison]) -> String {
     let groups = sorted.chunk_by(|a, b| a.margin.total_cmp(&b.margin).is_eq()).map(|alike| {
         let margin = alike[0].margin;
         let reach = alike.iter().flat_map(|one| one.effect.into_iter().chain(<[f64; 2]>::from(missed(one))));
-        let axis = Axis::ratio(reach.chain([margin]));
+        let axis = Axis::ratio_around_zero(reach.chain([margin]));
         EffectGroup { axis, lines: vec![-margin, margin], rows: alike.iter().map(row).collect() }
     });
     Forest {

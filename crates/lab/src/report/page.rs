@@ -59,8 +59,8 @@ pub(crate) fn without_files(title: &str, sections: &[Section]) -> String {
                  <div class=\"verdict {tone}\"><p class=\"about\">{chip}</p><p class=\"sentence\">{sentence}</p></div>\n"
             ),
         );
-        out.push_str(&section.body);
-        out.push_str("</section>\n");
+        let body = &section.body;
+        write(&mut out, format_args!("<div class=\"part\">{body}</div></section>\n"));
     }
     out.push_str("</main>\n</div>\n</body>\n</html>\n");
     out
@@ -75,7 +75,7 @@ fn begin(title: &str, sections: &[Section]) -> String {
             "<body>\n<a class=\"skip\" href=\"#main\">Skip to the report</a>\n{}{}<div class=\"page\">\n{}\
              <main id=\"main\" tabindex=\"-1\">\n<header class=\"top\"><h1>{}</h1>\n",
             markup::marker_shapes(),
-            theme(),
+            bar(),
             contents(sections),
             Text(title)
         ),
@@ -102,16 +102,19 @@ fn head(title: &str) -> String {
     )
 }
 
-fn theme() -> &'static str {
-    "<fieldset class=\"theme\"><legend>Colours</legend>\
+/// The bar on top, as the dashboard has it, with the choice of light and dark.
+fn bar() -> &'static str {
+    "<header class=\"bar\"><p class=\"brand\"><svg viewBox=\"0 0 32 32\" aria-hidden=\"true\">\
+     <path d=\"M6 27V13a10 10 0 0 1 20 0v14\"/><path d=\"M11.500 27V14a4.500 4.500 0 0 1 9 0v13\"/>\
+     <path class=\"brand-line\" d=\"M2.500 20.500h27\"/></svg>Stillgate <span>laboratory</span></p>\
+     <fieldset class=\"theme\"><legend>Colours</legend>\
      <label><input type=\"radio\" name=\"theme\" id=\"theme-auto\" checked> system</label>\
      <label><input type=\"radio\" name=\"theme\" id=\"theme-light\"> light</label>\
-     <label><input type=\"radio\" name=\"theme\" id=\"theme-dark\"> dark</label></fieldset>\n"
+     <label><input type=\"radio\" name=\"theme\" id=\"theme-dark\"> dark</label></fieldset></header>\n"
 }
 
 fn contents(sections: &[Section]) -> String {
-    let mut out =
-        String::from("<nav aria-label=\"Contents\">\n<p class=\"brand\">stillgate-lab <span>report</span></p>\n<ul>\n");
+    let mut out = String::from("<nav aria-label=\"Contents\">\n<ul>\n");
     for (number, section) in sections.iter().enumerate() {
         if sections.len() > 1 {
             let (id, name) = (prefix(number), Text(&section.title));
@@ -179,8 +182,12 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// WCAG 2.2, success criterion 1.4.3.
-    const CONTRAST_MIN: f64 = 4.5;
+    /// WCAG 2.2, success criteria 1.4.3, of text, and 1.4.11, of lines and marks.
+    const TEXT_CONTRAST_MIN: f64 = 4.5;
+    const MARK_CONTRAST_MIN: f64 = 3.0;
+
+    /// The values of the dashboard's design.
+    const TOKENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../admin/ui/tokens.css");
 
     /// Light and dark, as `--name: light-dark(#rrggbb, #rrggbb);`.
     fn colours() -> HashMap<&'static str, [f64; 2]> {
@@ -204,22 +211,45 @@ mod tests {
     #[test]
     fn text_and_series_stand_out_from_their_ground() {
         let colours = colours();
-        let check = |name: &str, ground: &str| {
-            for scheme in [0, 1] {
+        let check = |name: &str, grounds: &[&str], least: f64| {
+            for (ground, scheme) in grounds.iter().flat_map(|ground| [(ground, 0), (ground, 1)]) {
                 let (a, b) = (colours[name][scheme], colours[ground][scheme]);
                 let contrast = (a.max(b) + 0.05) / (a.min(b) + 0.05);
-                assert!(contrast >= CONTRAST_MIN, "{name} on {ground}, scheme {scheme}: {contrast:.2}");
+                assert!(contrast >= least, "{name} on {ground}, scheme {scheme}: {contrast:.2}");
             }
         };
-        for name in ["ink", "quiet", "link"] {
-            ["paper", "card", "raised"].iter().for_each(|ground| check(name, ground));
+        for name in ["ink", "ink-2", "accent"] {
+            check(name, &["ground", "surface", "surface-2"], TEXT_CONTRAST_MIN);
         }
-        for style in 0..markup::STYLES {
-            ["paper", "card"].iter().for_each(|ground| check(&format!("s{style}"), ground));
+        for (tone, ground) in
+            [("bad", "bad-soft"), ("good", "good-soft"), ("accent", "accent-soft"), ("warn", "warn-soft")]
+        {
+            check(tone, &[ground, "surface"], TEXT_CONTRAST_MIN);
         }
-        for tone in ["worse", "better", "same", "undecided", "void"] {
-            check(tone, &format!("{tone}-ground"));
-            check(tone, "card");
+        for series in ["p50", "p99", "p999", "connections", "tunnels", "ink-3", "mark"] {
+            check(series, &["surface"], MARK_CONTRAST_MIN);
+        }
+    }
+
+    #[test]
+    fn the_design_is_that_of_the_dashboard() {
+        let tokens = std::fs::read_to_string(TOKENS).unwrap();
+        let (light, dark) = tokens.split_once("@media (prefers-color-scheme: dark)").unwrap();
+        let value = |of: &str, name: &str| {
+            let line =
+                of.lines().find_map(|line| line.trim().strip_prefix("--")?.strip_prefix(name)?.strip_prefix(": "));
+            line.map(|line| line.trim_end_matches(';').to_owned())
+        };
+        let own = STYLE.split_once(":root {").unwrap().1.split_once("\n}").unwrap().0;
+        let names =
+            own.lines().filter_map(|line| line.trim().strip_prefix("--")?.split_once(':')).map(|(name, _)| name);
+        for name in names.filter(|name| *name != "shadow") {
+            let light = value(light, name).unwrap_or_else(|| panic!("the dashboard has no --{name}"));
+            let expected = match value(dark, name) {
+                Some(dark) => format!("light-dark({light}, {dark})"),
+                None => light,
+            };
+            assert_eq!(value(own, name), Some(expected), "--{name}");
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! None of them decides anything, and nothing is smoothed.
 
-use super::axis::{Axis, nines};
+use super::axis::{Axis, AxisEnd, nines, without_outliers};
 use super::markup::{self, Key, LegendSymbol, Plot, Probe, ShortText, Text, percent, write};
 use super::number;
 use super::tables::{self, Cell, figures, words};
@@ -13,8 +13,8 @@ use hdrhistogram::Histogram;
 // Effects with their intervals, one a row, in a table: a forest plot whose figures can be read without the picture.
 //
 // The strips of all rows of a group share an axis and its zero line. A shaded band shows the effects that would have
-// been missed; an interval that reaches beyond the axis ends in an arrow. Whether an effect counts is not decided
-// here.
+// been missed; an effect or an interval that reaches beyond the axis ends in an arrow. Whether an effect counts is not
+// decided here.
 
 /// One measure.
 pub(crate) struct EffectRow {
@@ -38,6 +38,15 @@ pub(crate) struct EffectGroup {
     /// Vertical lines, for example a margin.
     pub(crate) lines: Vec<f64>,
     pub(crate) rows: Vec<EffectRow>,
+}
+
+impl EffectGroup {
+    /// Rows whose effect or interval reaches beyond the axis.
+    pub(crate) fn clipped(&self) -> usize {
+        let is_beyond =
+            |row: &&EffectRow| [row.value, row.low, row.high].iter().any(|at| self.axis.beyond(*at).is_some());
+        self.rows.iter().filter(is_beyond).count()
+    }
 }
 
 /// The whole plot.
@@ -87,8 +96,11 @@ impl Forest<'_> {
         }
         write(out, format_args!("<td role=\"cell\" class=\"strip\">{}</td>", strip(group, row)));
         for (text, head) in row.after.iter().zip(self.after) {
-            let (text, head) = (ShortText(text), Text(head));
-            write(out, format_args!("<td role=\"cell\" class=\"n\" data-head=\"{head}\">{text}</td>"));
+            let (value, range) = text.split_at(text.find(" (").unwrap_or(text.len()));
+            let (value, range, head) = (ShortText(value), ShortText(range), Text(head));
+            let range =
+                if text.contains(" (") { format!("<span class=\"range\">{range}</span>") } else { String::new() };
+            write(out, format_args!("<td role=\"cell\" class=\"n\" data-head=\"{head}\">{value}{range}</td>"));
         }
         out.push_str("</tr>");
     }
@@ -135,15 +147,19 @@ fn strip(group: &EffectGroup, row: &EffectRow) -> String {
     out.push_str(&markup::straight_line("zero", (place(0.0), 0.0), (place(0.0), 1.0)));
     let class = format!("whisker s{}", row.style % markup::STYLES);
     out.push_str(&markup::straight_line(&class, (place(row.low), 0.5), (place(row.high), 0.5)));
-    for (end, arrow) in [(row.low, "\u{25c2}"), (row.high, "\u{25b8}")] {
-        if end.is_finite() {
-            out.push_str(&markup::straight_line(&class, (place(end), 0.36), (place(end), 0.64)));
-        } else {
+    for end in [row.low, row.high] {
+        if let Some(beyond) = axis.beyond(end) {
             let class = format!("mid arrow s{}", row.style % markup::STYLES);
+            let arrow = if beyond == AxisEnd::High { "\u{25b8}" } else { "\u{25c2}" };
             out.push_str(&markup::text(&class, (place(end), 0.5), (0, 5), arrow));
+        } else {
+            out.push_str(&markup::straight_line(&class, (place(end), 0.36), (place(end), 0.64)));
         }
     }
-    out.push_str(&markup::marker(row.style, place(row.value), 0.5));
+    // The arrow at the end stands for an effect beyond it.
+    if axis.beyond(row.value).is_none() {
+        out.push_str(&markup::marker(row.style, place(row.value), 0.5));
+    }
     out.push_str("</svg>");
     out
 }
@@ -153,7 +169,7 @@ fn effect_description(row: &EffectRow) -> String {
 }
 
 // The ratio of each pair in the order the pairs were run: drift, outliers and the effect of the order within pairs
-// show here.
+// show here. The axis is that of the usual pairs: an outlier is an arrow at its end, so that the change stays visible.
 //
 // It takes no part in the decision.
 
@@ -197,8 +213,10 @@ impl PairsPlot<'_> {
     pub(crate) fn draw(&self) -> String {
         let x = Axis::ordinal(self.dots.len());
         let at = |pair: usize| x.place((pair + 1) as f64);
-        let estimated = self.estimate.iter().flat_map(|of| [of.effect, of.low, of.high]);
-        let y = Axis::ratio(self.dots.iter().map(|dot| dot.ratio).chain(estimated));
+        let ratios: Vec<f64> = self.dots.iter().filter(|dot| !dot.void).map(|dot| dot.ratio).collect();
+        let y = Axis::ratio(without_outliers(&ratios).into_iter().chain(self.estimate.map(|of| of.effect)));
+        let beyond = |end| self.dots.iter().filter(|dot| y.beyond(dot.ratio) == Some(end)).count();
+        let (above, below) = (beyond(AxisEnd::High), beyond(AxisEnd::Low));
         let mut curves = markup::line("zero", &[(0.0, y.place(0.0)), (1.0, y.place(0.0))]);
         if let Some(RatioEstimate { effect, low, high }) = self.estimate {
             curves.insert_str(0, &markup::horizontal_band("interval", y.place(low), y.place(high)));
@@ -211,16 +229,16 @@ impl PairsPlot<'_> {
         }
         for (pair, dot) in self.dots.iter().enumerate() {
             let (left, height) = (at(pair), y.place(dot.ratio));
-            if dot.void {
-                marks.push_str(&markup::text("mid void", (left, height), (0, 5), "✕"));
-            } else {
-                marks.push_str(&markup::marker(self.style(dot), left, height));
-            }
+            marks.push_str(&match y.beyond(dot.ratio) {
+                _ if dot.void => markup::text("mid void", (left, height), (0, 5), "✕"),
+                Some(end) => markup::clipped_marker(self.style(dot), left, end),
+                None => markup::marker(self.style(dot), left, height),
+            });
         }
         Plot {
             id: self.id,
             kind: "ratios",
-            title: self.name.clone(),
+            title: format!("{}{}", self.name, beyond_in_words(above + below, "pair")),
             description: self.description(),
             x: &x,
             x_name: "pair",
@@ -257,7 +275,7 @@ impl PairsPlot<'_> {
                 to: left + half,
                 head: format!("pair {}", pair + 1),
                 lines,
-                dots: vec![(style, y.place(dot.ratio))],
+                dots: if y.beyond(dot.ratio).is_none() { vec![(style, y.place(dot.ratio))] } else { Vec::new() },
             }
         });
         all.collect()
@@ -265,6 +283,15 @@ impl PairsPlot<'_> {
 
     fn style(&self, dot: &PairDot) -> usize {
         if dot.first == self.between.one { A_FIRST } else { B_FIRST }
+    }
+}
+
+/// Added to the title of a picture whose axis does not reach all values; nothing if it does.
+pub(crate) fn beyond_in_words(count: usize, what: &str) -> String {
+    match count {
+        0 => String::new(),
+        1 => format!(" (1 {what} beyond the axis)"),
+        some => format!(" ({some} {what}s beyond the axis)"),
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn subject(id: &str, subject: &Subject) -> String {
     if let Some(configuration) = &subject.configuration {
         let configuration = Text(configuration);
         out.push_str(&format!(
-            "<pre tabindex=\"0\" role=\"region\" aria-label=\"Its configuration\">{configuration}</pre>\n"
+            "<pre tabindex=\"0\" role=\"group\" aria-label=\"Its configuration\">{configuration}</pre>\n"
         ));
     }
     out
@@ -87,7 +87,7 @@ fn check(source: &ReportInput) -> String {
         format!("<p>The file this page was made from, by its SHA-256:</p>\n{}", command(&format!("{sum}  {name}")))
     });
     format!(
-        "<p>The result file holds every histogram. This recomputes the analysis from them and reports whether it is the same:</p>\n\
+        "<p>The result file holds all raw data. This recomputes the analysis from them and reports whether it is the same:</p>\n\
          {}{sum}<p>The experiment was run with:</p>\n{}\
          <p class=\"note\">Written {} by stillgate-lab {}, schema {}.</p>\n",
         command(&verify),
@@ -99,7 +99,7 @@ fn check(source: &ReportInput) -> String {
 }
 
 fn command(text: &str) -> String {
-    format!("<pre tabindex=\"0\" role=\"region\" aria-label=\"To be typed\"><code>{}</code></pre>\n", Text(text))
+    format!("<pre tabindex=\"0\" role=\"group\" aria-label=\"To be typed\"><code>{}</code></pre>\n", Text(text))
 }
 
 #[cfg(test)]

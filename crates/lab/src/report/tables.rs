@@ -98,7 +98,7 @@ pub(crate) fn facts(id: &str, caption: &str, rows: Vec<(&'static str, Option<Str
 
 fn scrolled(id: &str, caption: &str) -> String {
     format!(
-        "<div class=\"scrolled\" role=\"region\" aria-labelledby=\"{id}\" tabindex=\"0\">\
+        "<div class=\"scrolled\" role=\"group\" aria-labelledby=\"{id}\" tabindex=\"0\">\
          <table><caption id=\"{id}\">{}</caption>",
         Text(caption)
     )

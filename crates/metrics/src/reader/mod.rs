@@ -498,6 +498,9 @@ impl Reader {
 
 // The number of series of each family, to find the label that explodes.
 
+/// Series of a family that are shown with all labels.
+const EXAMPLES_MAX: usize = 5;
+
 /// Most distinct values of a label that are shown.
 const SAMPLES_MAX: usize = 5;
 /// Most series of a family that are searched for them, spread over all.
@@ -514,6 +517,8 @@ pub struct FamilyCardinality {
     pub bytes: usize,
     /// Its labels, in the order of the declaration.
     pub labels: Vec<LabelCardinality>,
+    /// Labels and values of some of the newest series.
+    pub examples: Vec<Vec<(String, String)>>,
 }
 
 /// A label of a family.
@@ -571,6 +576,17 @@ impl Reader {
                 }
             }
         }
-        FamilyCardinality { name: merged.family.name.clone(), series: merged.series, bytes: words.sum(), labels }
+        let newest = series().skip(merged.series.saturating_sub(EXAMPLES_MAX));
+        let pairs = |series| {
+            let labels = LabelPairs::new(self.store.text(series));
+            labels.map(|(name, value)| (name.to_owned(), value.into_owned())).collect()
+        };
+        FamilyCardinality {
+            name: merged.family.name.clone(),
+            series: merged.series,
+            bytes: words.sum(),
+            labels,
+            examples: newest.map(pairs).collect(),
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! A self-contained page: a flame graph to zoom and search, a table by function, shares by thread and by phase, and the
-//! difference of two profiles.
+//! A self-contained page: shares by route, plugin, phase and thread, a flame graph to zoom and search, a table by function, and the
+//! difference of two profiles. It has the dashboard's look.
 //!
 //! The page holds the stacks ([`stacks_of`]), not a picture of them; the script in `view.js` adds them up, here and in the dashboard. The
 //! page may be opened from a file, and loads nothing.
@@ -12,7 +12,14 @@ use std::fmt::Write as _;
 
 const PAGE: &str = include_str!("../../page/page.html");
 const SCRIPT: &str = include_str!("../../page/view.js");
-const STYLE: &str = concat!(include_str!("../../page/page.css"), include_str!("../../page/view.css"));
+/// The dashboard's, and what a page adds to it.
+const STYLE: &str = concat!(
+    include_str!("../../../admin/ui/tokens.css"),
+    include_str!("../../../admin/ui/shell.css"),
+    include_str!("../../../admin/ui/parts.css"),
+    include_str!("../../page/page.css"),
+    include_str!("../../page/view.css"),
+);
 
 /// Writes the page of one of a profile's values, compared with the corresponding one of `base`.
 pub fn write(profile: &Profile, value: usize, base: Option<&Profile>) -> String {
@@ -20,7 +27,8 @@ pub fn write(profile: &Profile, value: usize, base: Option<&Profile>) -> String 
         "profile": stacks_of(profile, value),
         "base": base.map(|base| stacks_of(base, same_value(profile, value, base))),
     });
-    page(&title(profile, value), "<div id=\"view-0\"></div>", &json!({ "views": [data] }))
+    let main = "<h1>Profile</h1><div id=\"view-0\" class=\"card\"></div>";
+    page(&title(profile, value), main, &json!({ "views": [data] }))
 }
 
 /// One of several views of a page.
@@ -54,7 +62,8 @@ pub fn write_views(title: &str, introduction: &str, views: &[View<'_>]) -> Strin
     let mut all: Vec<Json> = Vec::new();
     for (number, View { heading, is_open, profile, compared }) in views.iter().enumerate() {
         let (open, heading) = (if *is_open { " open" } else { "" }, escape(heading));
-        writeln!(main, "<details{open}><summary>{heading}</summary><div id=\"view-{number}\"></div></details>")
+        let view = format!("<div id=\"view-{number}\" class=\"card\"></div>");
+        writeln!(main, "<details{open}><summary>{heading}</summary>{view}</details>")
             .expect("writing to a String does not fail");
         let (mut of_profile, mut of_base) = (stacks_of(profile, profile.main), Json::Null);
         if let Some(Comparison { base, wholes, .. }) = compared {

@@ -287,8 +287,8 @@ impl Dialect {
         self.families().find(|spec| spec.name == name || self.short(spec) == name)
     }
 
-    /// The family's name without the dialect's prefix.
-    pub(crate) fn short(self, spec: &FamilySpec) -> &'static str {
+    /// A family's name without the prefix of the dialect, as the configuration names it.
+    pub fn short(self, spec: &FamilySpec) -> &'static str {
         let prefix = match self {
             Dialect::Native => "stillgate_",
             Dialect::Apisix => "apisix_",

@@ -9,8 +9,9 @@ use super::encryption::Encryption;
 use serde_json::Value as Json;
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use stillgate_config::{Change, DocumentChecker, Gateway, Origin, PluginSet, ResourceKind, Store};
+use stillgate_datastore::etcd::Etcd;
 use stillgate_datastore::{Batch, Document, DocumentTable, Documents, Event, Key, Snapshot, Transaction, Write};
 use stillgate_measures::process_stats::now_unix_ms;
 use stillgate_schema::lenient_json;
@@ -28,6 +29,8 @@ pub(crate) struct FollowedRevision {
     pub(crate) heard_unix_ms: Option<u64>,
     /// The newest revision that it has named, whatever its contents.
     pub(crate) newest: u64,
+    /// The last revision that changed a resource, deletions included.
+    pub(crate) changed: u64,
     /// The newest revision of the resources of each kind.
     pub(crate) modified: [u64; ResourceKind::COUNT],
 }
@@ -82,6 +85,8 @@ pub(crate) struct Keeper {
     pub(super) prefix: String,
     pub(crate) stored: watch::Sender<FollowedRevision>,
     pub(crate) served: watch::Sender<ServedRevision>,
+    /// The etcd that it follows, for reports of nodes about themselves.
+    pub(crate) etcd: OnceLock<Arc<Etcd>>,
     /// Another process is to follow it and to serve later writes.
     pub(crate) is_leaving: watch::Sender<bool>,
     /// In plain text.
@@ -104,6 +109,7 @@ impl Keeper {
             prefix: gateway.config.key_prefix().to_owned(),
             stored: watch::Sender::default(),
             served: watch::Sender::default(),
+            etcd: OnceLock::new(),
             is_leaving: watch::Sender::default(),
             documents: DocumentTable::default(),
             checker: Mutex::new(store.checker()),
@@ -207,6 +213,7 @@ impl Keeper {
         let modified = self.recompute_newest();
         self.stored.send_modify(|stored| {
             (stored.revision, stored.connection) = (Some(revision), FollowStatus::Good);
+            stored.changed = stored.changed.max(modified.into_iter().max().unwrap_or(0));
             stored.modified = modified;
         });
     }
@@ -240,6 +247,9 @@ impl Keeper {
         let modified = self.newest_with(&batch, newest);
         self.stored.send_modify(|stored| {
             stored.revision = Some(batch.revision);
+            if !batch.events.is_empty() {
+                stored.changed = batch.revision;
+            }
             stored.modified = modified;
         });
     }

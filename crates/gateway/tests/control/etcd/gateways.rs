@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use stillgate_testkit::{BufferedSocket, Client, EtcdServer, Gateway, Head, Setup, eventually, pause_between_requests};
 
-const ADMIN_KEY: &str = "the-admin-key-of-these-tests";
+pub(crate) const ADMIN_KEY: &str = "the-admin-key-of-these-tests";
 
 /// Failures of a load that are shown.
 const FAILURES_MAX: usize = 5;

@@ -98,8 +98,9 @@ impl Page {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500 });
         self.send("Emulation.setDeviceMetricsOverride", size);
         let scheme = if is_dark { "dark" } else { "light" };
-        let features = json!({ "features": [{ "name": "prefers-color-scheme", "value": scheme }] });
-        self.send("Emulation.setEmulatedMedia", features);
+        let features = [("prefers-color-scheme", scheme), ("prefers-reduced-motion", "reduce")];
+        let features = features.map(|(name, value)| json!({ "name": name, "value": value }));
+        self.send("Emulation.setEmulatedMedia", json!({ "features": features }));
     }
 
     /// One request of the protocol and its result.
@@ -305,16 +306,25 @@ impl Page {
         assert_ne!(self.eval("document.documentElement.lang"), "", "{what}");
     }
 
+    /// What is shown, as a PNG file in base64: small, or made quickly.
+    pub(crate) fn screenshot(&mut self, is_quick: bool) -> String {
+        let data = self.send("Page.captureScreenshot", json!({ "format": "png", "optimizeForSpeed": is_quick }));
+        data["data"].as_str().expect("a picture").to_owned()
+    }
+
     /// Takes a picture into `target/dashboard/`.
     pub(crate) fn picture(&mut self, name: &str) {
         use base64::Engine as _;
-        let data = self.send("Page.captureScreenshot", json!({ "format": "png", "optimizeForSpeed": false }));
-        let png = base64::engine::general_purpose::STANDARD
-            .decode(data["data"].as_str().expect("a picture"))
-            .expect("base64");
+        let text = self.screenshot(false);
+        let png = base64::engine::general_purpose::STANDARD.decode(text).expect("base64");
         let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("dashboard");
         std::fs::create_dir_all(&folder).expect("make the folder");
         std::fs::write(folder.join(format!("{name}.png")), png).expect("write the picture");
+    }
+
+    /// Runs a script in every page before the page's own.
+    pub(crate) fn run_first(&mut self, script: &str) {
+        self.send("Page.addScriptToEvaluateOnNewDocument", json!({ "source": script }));
     }
 
     /// Notes when the Overview is shown, in milliseconds since the navigation began.
@@ -323,7 +333,7 @@ impl Page {
                         if (window.overview_shown_ms || !document.querySelector('main .verdict')) return; \
                         window.overview_shown_ms = performance.now(); \
                       }).observe(document, { childList: true, subtree: true });";
-        self.send("Page.addScriptToEvaluateOnNewDocument", json!({ "source": source }));
+        self.run_first(source);
     }
 
     /// The page's complaints so far were expected.

@@ -272,6 +272,57 @@ fn measure((name, unit, a): (&str, &str, f64), ratios: &[f64]) -> Value {
     })
 }
 
+/// The number of commits of [`bisect`], the one that made it slower, and one that cannot be measured.
+const COMMITS: usize = 24;
+const SLOWER: usize = 15;
+const BROKEN: usize = 12;
+
+/// A bisection whose measurements have an outlier on either side of the step.
+pub(crate) fn bisect() -> Value {
+    let name = |place: usize| format!("{place:02x}{:038}", 0);
+    let mut random = Random(23);
+    let commits: Vec<Value> = (0..COMMITS)
+        .map(|place| {
+            let subject =
+                if place == SLOWER { "Copy <b>each</b> header".to_owned() } else { format!("Change {place}") };
+            json!({"commit": name(place), "subject": subject, "weight": 1.0, "is_merge": false})
+        })
+        .collect();
+    let mut tries = vec![
+        json!({"place": BROKEN, "begun_unix_s": 1.0, "seconds": 1.0, "outcome": "skipped", "why": "exit code 125"}),
+    ];
+    let mut is_after = false;
+    for number in 0..44 {
+        // In turns, but not so regularly that it looks like a period of the machine.
+        let place = if number < 5 {
+            [0, COMMITS - 1, SLOWER, SLOWER - 1, 18][number]
+        } else if random.uniform() < 0.4 {
+            [0, COMMITS - 1][(random.uniform() * 2.0) as usize]
+        } else {
+            is_after = !is_after;
+            if is_after { SLOWER } else { SLOWER - 1 }
+        };
+        let outlier = if [16, 27].contains(&number) { 3.0 } else { 1.0 };
+        let level = if place < SLOWER { 10.0 } else { 10.7 };
+        let value = level * outlier * (1.0 + 0.01 * random.normal());
+        tries.push(json!({
+            "place": place, "begun_unix_s": 2.0 + number as f64, "seconds": 1.0, "outcome": "measured", "value": value, "unit": "us",
+        }));
+    }
+    let experiment = json!({
+        "kind": "bisect",
+        "design": {
+            "measure": "./bench.sh", "build": null, "good": name(0), "bad": "HEAD", "line": "first_parent",
+            "higher_is_better": false, "confidence": 0.95, "min_effect": 0.01, "prior_none": 0.25, "prior_several": 0.1,
+            "prior_paths": [],
+        },
+        "commits": commits, "tries": tries, "ended": "decided", "verdict": "undecided", "culprit": null, "changes": [],
+        "posterior": {}, "none": 0.25, "several": 0.1, "effect": null, "noise": 0.0, "measurements": 0, "unbuildable": [],
+        "sentence": "",
+    });
+    file(&experiment, &json!(["bisect", "--good", name(0), "--measure", "./bench.sh"]))
+}
+
 /// One run in which the server stood still for half a second.
 pub(crate) fn load() -> Value {
     let run = simulate(2_000.0, 10.0, &[4.0], 0.5, &mut Random(3));

@@ -93,6 +93,8 @@ fn reported() -> Vec<Results> {
     vec![
         ("tail", vec![("one.json", tail())]),
         ("compare", vec![("c.json", fixture::compare(16, 0.05))]),
+        ("bisect", vec![("bisect.json", fixture::bisect())]),
+        ("outlier", vec![("outlier.json", outlier())]),
         ("load", vec![("whole.json", fixture::load())]),
         ("touched", vec![("touched.json", touched)]),
         (
@@ -127,9 +129,10 @@ static LARGE: LazyLock<(Lab, PathBuf, String)> = LazyLock::new(|| {
         ("a.json", fixture::reference_tail()),
         ("b.json", fixture::compare(8, 0.05)),
         ("c.json", fixture::load()),
+        ("d.json", fixture::bisect()),
     ];
     let lab = Lab::new(&results);
-    assert!(lab.run(&["a.json", "b.json", "c.json", "-o", OTHERS]).status.success());
+    assert!(lab.run(&["a.json", "b.json", "c.json", "d.json", "-o", OTHERS]).status.success());
     let (page, html) = lab.report(&["sweep.json"]);
     (lab, page, html)
 });
@@ -190,6 +193,8 @@ ask();
 const CHECKS: &[(&str, fn())] = &[
     ("a_tail_result_is_shown_from_verdict_to_machine", a_tail_result_is_shown_from_verdict_to_machine),
     ("a_comparison_shows_ratios_detectable_effects_and_pairs", a_comparison_shows_ratios_detectable_effects_and_pairs),
+    ("a_bisection_shows_its_measurements_and_names_the_step", a_bisection_shows_its_measurements_and_names_the_step),
+    ("an_outlier_does_not_hide_the_change", an_outlier_does_not_hide_the_change),
     (
         "a_load_result_shows_what_correction_adds_and_what_failed",
         a_load_result_shows_what_correction_adds_and_what_failed,
@@ -252,6 +257,49 @@ fn a_comparison_shows_ratios_detectable_effects_and_pairs() {
         "valgrind is not installed",
     ];
     check_page("compare", &told);
+}
+
+fn a_bisection_shows_its_measurements_and_names_the_step() {
+    let told = [
+        "44 measurements of 5 of 24 commits (2 measurements beyond the axis)",
+        // The label at the step, and its description.
+        ">0f0000000000: +",
+        ">probability over 99.9%</text>",
+        "Step at 0f0000000000: +",
+        // What is under the pointer or the focus, and the table.
+        "aria-label=\"0f0000000000 Copy &lt;b&gt;each&lt;/b&gt; header: median 10.7 µs, +",
+        "Change 12: cannot be measured; changed it: ",
+        "<td role=\"cell\" data-head=\"measurements\">",
+    ];
+    check_page("bisect", &told);
+    let picture = PAGES["bisect"].html.split_once("<figure").unwrap().1.split_once("</figure>").unwrap().0;
+    let (picture, _) = picture.split_once("class=\"probes\"").unwrap();
+    let count = |part: &str| picture.split_once("class=\"stage\"").unwrap().1.matches(part).count();
+    assert_eq!(count("href=\"#m0\"") + count("href=\"#m1\""), 42, "a dot for each measurement but two");
+    assert_eq!((count("href=\"#m3\""), count("class=\"median\""), count("✕")), (2, 5, 1));
+}
+
+/// A comparison in which one pair is far from the others.
+fn outlier() -> Value {
+    let mut compare = fixture::compare(16, 0.05);
+    let cpu = &mut compare["pairs"][3]["b"]["cpu_us_per_request"];
+    *cpu = json!(cpu.as_f64().unwrap() * 40.0);
+    compare
+}
+
+fn an_outlier_does_not_hide_the_change() {
+    check_page("outlier", &["CPU per request (1 pair beyond the axis)"]);
+    let html = &PAGES["outlier"].html;
+    let verdict = html.split_once("<p class=\"sentence").unwrap().1.split_once("</p>").unwrap().0;
+    for part in ["B is worse than A: ", "throughput -", "cpu +", "% (+", "% to +", "(16 pairs)."] {
+        assert!(verdict.contains(part), "{part}: {verdict}");
+    }
+    let facet = html.split("<figure").find(|figure| figure.contains("CPU per request (1 pair")).unwrap();
+    assert_eq!(facet.matches("href=\"#m3\"").count(), 1, "an arrow in place of the marker");
+    let labels: Vec<&str> =
+        facet.split("<text class=\"end\"").skip(1).map(|text| &text[..text.find("</text>").unwrap()]).collect();
+    assert!(labels.iter().any(|label| label.ends_with(">+4%")), "{labels:?}");
+    assert!(!labels.iter().any(|label| label.contains("00%") || label.contains('×')), "{labels:?}");
 }
 
 fn a_load_result_shows_what_correction_adds_and_what_failed() {
@@ -376,11 +424,11 @@ fn a_hostile_result_file_stays_text() {
         "</title></style></pre><script>console.error('run')</script><img src=http://{address}/ onerror=console.error(1)>\
          \" onfocus=\"console.error(2)\" style=\"background:url(http://{address}/)\" ' &lt;svg/onload=console.error(3)> \u{202e}"
     );
-    let mut results = [fixture::reference_tail(), fixture::compare(4, 0.05), fixture::load()];
+    let mut results = [fixture::reference_tail(), fixture::compare(4, 0.05), fixture::load(), fixture::bisect()];
     results.iter_mut().for_each(|result| poison(result, &hostile));
-    let [tail, compare, load] = results;
-    let lab = Lab::new(&[("<b>&'.json", tail), ("b.json", compare), ("c.json", load)]);
-    let (page, html) = lab.report(&["<b>&'.json", "b.json", "c.json"]);
+    let [tail, compare, load, bisect] = results;
+    let lab = Lab::new(&[("<b>&'.json", tail), ("b.json", compare), ("c.json", load), ("d.json", bisect)]);
+    let (page, html) = lab.report(&["<b>&'.json", "b.json", "c.json", "d.json"]);
     assert!(!html.contains("<script") && !html.contains("<img"), "markup of a result file is in the page");
     dom::check(&Browser { width: 1280, dark: false, page: &page }.dom());
     assert!(trap.accept().is_err(), "the page used the network");
@@ -407,7 +455,20 @@ fn odd() -> Vec<(&'static str, Value)> {
     void["run"]["void"] = json!(["the generator had no CPU for 31% of the time"]);
     // Two pairs have intervals without an end.
     let few = fixture::compare(2, 0.05);
-    vec![("odd.json", odd), ("empty.json", empty), ("none.json", none), ("void.json", void), ("few.json", few)]
+    let mut unmeasured = fixture::bisect();
+    unmeasured["tries"] = json!([]);
+    let mut once = fixture::bisect();
+    once["tries"].as_array_mut().unwrap().truncate(2);
+    once["tries"][1]["value"] = json!(1e-300);
+    vec![
+        ("odd.json", odd),
+        ("empty.json", empty),
+        ("none.json", none),
+        ("void.json", void),
+        ("few.json", few),
+        ("unmeasured.json", unmeasured),
+        ("once.json", once),
+    ]
 }
 
 fn odd_results_make_a_page_too() {
@@ -453,7 +514,19 @@ fn a_page_shows_what_the_data_say_and_not_what_was_typed_into_the_file() {
 
 /// Puts `text` in the place of every free string.
 fn poison(value: &mut Value, text: &str) {
-    const CLOSED: [&str; 8] = ["kind", "arm", "verdict", "decision", "first", "corrected", "uncorrected", "lateness"];
+    const CLOSED: [&str; 11] = [
+        "kind",
+        "arm",
+        "verdict",
+        "decision",
+        "first",
+        "corrected",
+        "uncorrected",
+        "lateness",
+        "line",
+        "outcome",
+        "ended",
+    ];
     match value {
         Value::String(string) => text.clone_into(string),
         Value::Array(values) => values.iter_mut().for_each(|value| poison(value, text)),

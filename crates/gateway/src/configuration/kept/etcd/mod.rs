@@ -54,6 +54,8 @@ fn snapshot_of(gateway: &Gateway) -> Option<&Path> {
 fn open(gateway: &Gateway, runtime: &Runtime, keeper: &Keeper) -> Result<Box<dyn Backend>, Problem> {
     let snapshot = snapshot_of(gateway).map(Path::to_owned);
     let mut followed = FollowedEtcd::start(runtime, etcd(gateway)?, snapshot);
+    // Opened once.
+    let _ = keeper.etcd.set(followed.etcd.clone());
     runtime.block_on(followed.begin(keeper));
     Ok(Box::new(followed))
 }

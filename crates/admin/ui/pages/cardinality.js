@@ -1,18 +1,24 @@
-// The cardinality explorer: which families and labels the series and their memory come from, and what was collapsed.
+// The cardinality explorer: which label explodes and what to write against it, and where series and their memory come from.
 
 import { get } from "../api.js";
-import { bar } from "../chart.js";
+import { badge, bar } from "../chart.js";
 import { h, put } from "../dom.js";
 import { bytes, count, percent, plural, short } from "../format.js";
 import { card, chips, empty, fill, metrics_off, notice, page_head, search_field } from "../parts.js";
 
 const STRIP_SHOWN = 24;
+const EXPLODING_SHOWN = 5;
+const VALUE_CHARS = 120;
 
-export const title = () => "Metrics";
+export const title = () => "Cardinality";
 
 export async function show({ root, signal }) {
   const body = h("div", { class: "stack" });
-  put(root, page_head("Metrics"), body);
+  put(
+    root,
+    page_head("Cardinality", { lead: "How many series the metrics have, and which labels they come from." }),
+    body,
+  );
   await fill(body, "Counting series", load, view);
 
   // 404 says that nothing is measured; a gateway of another version has the page, too.
@@ -31,9 +37,10 @@ export async function show({ root, signal }) {
     if (!families.length) return empty("No series yet", "They appear with the first request.");
     const series = families.reduce((sum, family) => sum + family.series, 0);
     const memory = families.reduce((sum, family) => sum + family.bytes, 0);
-    const collapsed = families.flatMap((family) =>
-      family.labels.filter((label) => label.collapsed).map((label) => ({ family, label })),
-    );
+    const all_labels = families
+      .flatMap((family) => family.labels.map((label) => ({ family, label })))
+      .sort((a, b) => b.label.distinct - a.label.distinct);
+    const exploding = all_labels.filter(({ label }) => explodes(label));
     let by = "series";
     const strip = h("div", { class: "strip" });
     const list = h("div", {});
@@ -45,8 +52,7 @@ export async function show({ root, signal }) {
       h("strong", {}, plural(families.length, "family", "families")),
       ", ",
       h("strong", {}, bytes(memory)),
-      " of memory. ",
-      collapsed.length ? h("strong", {}, `${plural(collapsed.length, "label")} collapsed.`) : "No label is collapsed.",
+      " of memory.",
     );
     let search = "";
     const parts = new Map();
@@ -57,13 +63,13 @@ export async function show({ root, signal }) {
       put(
         strip,
         sorted.slice(0, STRIP_SHOWN).map((family, i) => {
-          const is_collapsed = family.labels.some((label) => label.collapsed);
-          const shown = `${family.name}: ${by === "series" ? plural(family.series, "series", "series") : bytes(family.bytes)}, ${percent(family[by], all)}${is_collapsed ? ", collapsed" : ""}`;
+          const is_exploding = family.labels.some(explodes);
+          const shown = `${family.name}: ${by === "series" ? plural(family.series, "series", "series") : bytes(family.bytes)}, ${percent(family[by], all)}${is_exploding ? ", a label explodes" : ""}`;
           return h(
             "button",
             {
               type: "button",
-              class: is_collapsed && "is-collapsed",
+              class: is_exploding && "is-collapsed",
               title: shown,
               "aria-label": shown,
               vars: { part: family[by] / all, shade: `${Math.max(14, 46 - i * 5)}%` },
@@ -127,33 +133,12 @@ export async function show({ root, signal }) {
     );
     draw();
     return [
+      exploding.length
+        ? exploding.slice(0, EXPLODING_SHOWN).map(explosion)
+        : badge("good", h("span", {}, calm_words(all_labels[0]))),
+      exploding.length > EXPLODING_SHOWN &&
+        h("p", { class: "quiet" }, `and ${count(exploding.length - EXPLODING_SHOWN)} more, marked below`),
       words,
-      collapsed.length > 0 &&
-        notice(
-          "warn",
-          "New values are counted as __other__",
-          h(
-            "ul",
-            {},
-            collapsed
-              .slice(0, 8)
-              .map(({ family, label }) =>
-                h(
-                  "li",
-                  {},
-                  h("code", {}, label.name),
-                  " of ",
-                  h("code", {}, family.name),
-                  `: about ${count(label.distinct)} values`,
-                ),
-              ),
-          ),
-          h(
-            "p",
-            {},
-            "Totals stay correct. To see single values again, remove the label from gateway.metrics or group its values.",
-          ),
-        ),
       card(
         "Where the series come from",
         [strip, h("p", { class: "quiet" }, "Each block is a family. Select one to open it below.")],
@@ -173,8 +158,81 @@ export async function show({ root, signal }) {
   }
 }
 
-function family_part({ name, series, bytes: memory, labels }, by, most) {
-  const is_collapsed = labels.some((label) => label.collapsed);
+const explodes = ({ exploding, collapsed }) => exploding || collapsed;
+
+const calm_words = (first) =>
+  first
+    ? [
+        "No label explodes. The first would be ",
+        label_words(first),
+        `: about ${plural(first.label.distinct, "value")}.`,
+      ]
+    : "No label explodes.";
+
+const label_words = ({ family, label }) => [h("code", {}, label.name), " of ", h("code", {}, family.name)];
+
+/** One label that explodes: where, by which values, and what to write against it. */
+function explosion({ family, label }) {
+  const examples = family.examples ?? [];
+  return notice(
+    "warn",
+    [label_words({ family, label }), ` explodes: about ${plural(label.distinct, "value")}`],
+    label.collapsed && h("p", {}, "New values are counted as __other__. Totals stay correct."),
+    examples.length > 0 && h("p", {}, "Its newest series:"),
+    examples_list(examples, label.name),
+    label.key
+      ? h("p", {}, "To stop it, change this line of the configuration:")
+      : h("p", {}, "To stop it, leave the label out with ", h("code", {}, "gateway.metrics.disable.labels"), "."),
+    label.key && copyable(label.key),
+  );
+}
+
+/** Label sets as Prometheus writes them, with one label marked. */
+const examples_list = (examples, marked) =>
+  examples.length > 0 &&
+  h(
+    "ul",
+    { class: "examples" },
+    examples.map((labels) =>
+      h(
+        "li",
+        {},
+        "{",
+        Object.entries(labels).map(([name, value], i) => [
+          i > 0 && ", ",
+          h(name === marked ? "strong" : "span", {}, `${name}="${cut(value)}"`),
+        ]),
+        "}",
+      ),
+    ),
+  );
+
+const cut = (text) => (text.length > VALUE_CHARS ? `${text.slice(0, VALUE_CHARS)}…` : text);
+
+/** A text and a button that copies it; without access to the clipboard, the button selects the text. */
+function copyable(text) {
+  const code = h("code", {}, text);
+  const button = h(
+    "button",
+    {
+      type: "button",
+      onclick: async () => {
+        try {
+          await navigator.clipboard.writeText(text);
+          button.textContent = "Copied";
+        } catch {
+          getSelection().selectAllChildren(code);
+          button.textContent = "Selected";
+        }
+      },
+    },
+    "Copy",
+  );
+  return h("div", { class: "copyable" }, code, button);
+}
+
+function family_part({ name, series, bytes: memory, labels, examples = [] }, by, most) {
+  const is_exploding = labels.some(explodes);
   const distinct = Math.max(...labels.map((label) => label.distinct), 1);
   const scale = Math.log10(distinct + 1);
   const sorted = [...labels].sort((a, b) => b.distinct - a.distinct);
@@ -184,8 +242,8 @@ function family_part({ name, series, bytes: memory, labels }, by, most) {
     h(
       "summary",
       {},
-      h("span", { class: "family-name" }, name, is_collapsed && h("span", { class: "chip" }, "collapsed")),
-      bar([{ value: by === "series" ? series : memory, tone: is_collapsed ? "warn" : "traffic" }], most),
+      h("span", { class: "family-name" }, name, is_exploding && h("span", { class: "chip" }, "explodes")),
+      bar([{ value: by === "series" ? series : memory, tone: is_exploding ? "warn" : "traffic" }], most),
       h("span", { class: "figure" }, `${short(series)} series`),
       h("span", { class: "quiet" }, bytes(memory)),
     ),
@@ -204,9 +262,9 @@ function family_part({ name, series, bytes: memory, labels }, by, most) {
           "div",
           { class: "label-row" },
           h("strong", { class: "mono" }, label.name),
-          bar([{ value: Math.log10(label.distinct + 1), tone: label.collapsed ? "warn" : "traffic" }], scale),
+          bar([{ value: Math.log10(label.distinct + 1), tone: explodes(label) ? "warn" : "traffic" }], scale),
           h("span", { class: "figure" }, `≈ ${plural(label.distinct, "value")}`),
-          label.collapsed && h("p", { class: "label-note" }, "Collapsed: further values are counted as __other__."),
+          label.collapsed && h("p", { class: "label-note" }, "Collapsed: new values are counted as __other__."),
           chips(label.samples, {
             most: 12,
             class: "is-mono",
@@ -214,6 +272,7 @@ function family_part({ name, series, bytes: memory, labels }, by, most) {
           }),
         ),
       ),
+      labels.length > 0 && examples.length > 0 && h("div", {}, h("h3", {}, "Newest series"), examples_list(examples)),
     ),
   );
 }
