@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
-use stillgate_profiler::continuous_watch::{ContinuousWatch, LongTurn, LongTurnStack};
+use stillgate_profiler::stalls::{ContinuousWatch, LongTurn, LongTurnStack};
 use stillgate_proxy::slow::{Cause, SLOW_QUEUE_MAX, SlowRequest};
 use stillgate_proxy::{PlanCell, WORKER_NAME, WorkerTally};
 use tokio::sync::mpsc;
@@ -259,7 +259,7 @@ fn begin<T>(goes_on: &AtomicBool, mut new: impl FnMut() -> io::Result<T>, mut pa
 fn long_turns_shown(turn: &LongTurn) -> Json {
     let stack = |stack: &LongTurnStack| {
         let frames: Vec<&str> = stack.frames.iter().map(|frame| &**frame).collect();
-        json!({ "seen": stack.seen, "frames": frames })
+        json!({ "seen": stack.seen, "route": stack.route, "plugin": stack.plugin, "frames": frames })
     };
     json!({
         "ended_unix_ms": turn.ended_unix_ms,

@@ -24,6 +24,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use stillgate_profiler::threads::{ScriptFrame, add_script};
 use stillgate_profiler::timer::{CpuTimer, periods_of};
 
 /// Most frames of a stack.
@@ -64,6 +65,10 @@ pub(crate) struct SampleBuffer {
     pending: AtomicU64,
     address: AtomicU64,
     call: AtomicU64,
+    /// The call whose stack a profile of all native code wants, and the ticks of its first and last sample; zero: none.
+    asked_call: AtomicU64,
+    asked_first: AtomicU64,
+    asked_last: AtomicU64,
     stacks: Mutex<HashMap<(Vec<LuaFrame>, u64), u64>>,
     lost: AtomicU64,
 }
@@ -96,7 +101,7 @@ impl LuaProfiling {
             // Drops the rest of an earlier profile.
             drop(slot.kept.take());
             slot.kept.lost.store(0, Ordering::Relaxed);
-            match CpuTimer::arm(slot.thread, signal_number(), self.period) {
+            match CpuTimer::arm(slot.thread, signal_number(), 0, self.period) {
                 Ok(timer) => self.armed.push((slot, timer)),
                 // Its thread has ended since it was listed.
                 Err(_) if Arc::strong_count(&slot) == 1 => {}
@@ -188,6 +193,47 @@ extern "C" fn sample(_: c_int, info: *mut libc::siginfo_t, context: *mut c_void)
     }
 }
 
+/// Has a sample of native code joined by the stack of the function that runs; `false`: none does. Called by the
+/// profiler's handler.
+pub(crate) fn ask(ticks: u64) -> bool {
+    // SAFETY: as in `sample`.
+    unsafe {
+        let Some(slot) = watchdog::running_slot().as_ref() else { return false };
+        let call = slot.call.load(Ordering::SeqCst);
+        if call == 0 || call == slot.doomed.load(Ordering::SeqCst) {
+            return false;
+        }
+        let kept = &slot.kept;
+        if kept.asked_first.load(Ordering::Relaxed) == 0 || kept.asked_call.load(Ordering::Relaxed) != call {
+            kept.asked_first.store(ticks, Ordering::Relaxed);
+        }
+        kept.asked_call.store(call, Ordering::Relaxed);
+        kept.asked_last.store(ticks, Ordering::Relaxed);
+        ffi::lua_sethook(slot.state.load(Ordering::Relaxed), Some(look), ffi::LUA_MASKCOUNT, 1);
+        true
+    }
+}
+
+/// Joins the samples of native code by the stack.
+unsafe fn join(slot: &VmSlot, state: *mut ffi::lua_State) {
+    let kept = &slot.kept;
+    let first = kept.asked_first.swap(0, Ordering::Relaxed);
+    if first == 0 || kept.asked_call.load(Ordering::Relaxed) != slot.call.load(Ordering::SeqCst) {
+        return;
+    }
+    // SAFETY: by the caller's contract, the state runs on this thread, and its hook was called.
+    let frames = unsafe { stack_of(state) };
+    let frame = |LuaFrame { source, first_line, line, name }: LuaFrame| {
+        let function = match (first_line, line) {
+            (0, 0) => format!("lua {}", if name.is_empty() { "function of C" } else { &name }),
+            (0, _) => format!("lua main chunk ({source})"),
+            _ => format!("lua {} ({source}:{first_line})", if name.is_empty() { "function" } else { &name }),
+        };
+        ScriptFrame { function, file: source, line }
+    };
+    add_script(first, kept.asked_last.load(Ordering::Relaxed), frames.into_iter().map(frame).collect());
+}
+
 /// Where the thread was interrupted.
 #[cfg(target_arch = "x86_64")]
 unsafe fn address_of(context: *mut c_void) -> u64 {
@@ -207,6 +253,7 @@ unsafe extern "C-unwind" fn look(state: *mut ffi::lua_State, _: *mut ffi::lua_De
     unsafe {
         watchdog::take_hook_away(state);
         let Some(slot) = watchdog::running_slot().as_ref() else { return };
+        join(slot, state);
         let periods = slot.kept.pending.swap(0, Ordering::Relaxed);
         // If the call has ended since, the stack belongs to another one.
         if periods == 0 || slot.kept.call.load(Ordering::Relaxed) != slot.call.load(Ordering::SeqCst) {

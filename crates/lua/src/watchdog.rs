@@ -15,7 +15,7 @@
 //!
 //! The watchdog sleeps as long as no function runs.
 
-use crate::sampler::SampleBuffer;
+use crate::sampler::{self, SampleBuffer};
 use mlua::{Function, Lua, Table, ffi};
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int};
@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Duration;
+use stillgate_profiler::threads::set_interpreter;
 use stillgate_profiler::timer::cpu_time_of;
 
 /// CPU time that one run of a function may take.
@@ -210,6 +211,7 @@ fn wake() {
 fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
+        set_interpreter(sampler::ask);
         // SAFETY: the handler below touches nothing that a signal could find half done: two atomics and LuaJIT's hook.
         let installed = unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();

@@ -22,7 +22,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod continuous_watch;
+pub mod continuous;
 pub mod cpu;
 pub mod heap;
 mod machine;

@@ -77,7 +77,7 @@ pub struct Location {
 }
 
 /// A line of a function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Line {
     /// Index in [`Profile::functions`].
     pub function: usize,
@@ -97,7 +97,7 @@ pub struct Sample {
 }
 
 /// The value of a label.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Label {
     /// A text.
     Text(String),
@@ -113,6 +113,12 @@ pub const PHASE: &str = "phase";
 
 /// The phase of samples that are in no other.
 pub const NO_PHASE: &str = "other";
+
+/// The label with the route that a sample's thread worked on; only if it worked on one.
+pub const ROUTE: &str = "route";
+
+/// The label with the plugin that was called; only if one was.
+pub const PLUGIN: &str = "plugin";
 
 /// The label with the time of a sample since the profile's beginning, in nanoseconds; only if every sample has one.
 pub const TIME: &str = "time";
@@ -168,6 +174,13 @@ impl Sample {
         self.text(THREAD)
     }
 
+    /// Labels the sample with the route and the plugin that its thread worked on; empty: none.
+    pub(crate) fn name_work(&mut self, work: &[String; 2]) {
+        for (label, name) in [ROUTE, PLUGIN].into_iter().zip(work).filter(|(_, name)| !name.is_empty()) {
+            self.labels.push((label.to_owned(), Label::Text(name.clone())));
+        }
+    }
+
     /// The text of a label; empty without the label.
     pub fn text(&self, name: &str) -> &str {
         match self.label(name) {
@@ -187,6 +200,98 @@ impl Sample {
     fn label(&self, name: &str) -> Option<&Label> {
         self.labels.iter().find(|(of, _)| of == name).map(|(_, label)| label)
     }
+}
+
+// Several profiles as one.
+
+/// Most distinct samples of a merged profile.
+const MERGED_MAX: usize = 1 << 18;
+
+/// Stack and labels of a sample.
+type MergedKey = (Vec<usize>, Vec<(String, Label)>);
+
+/// Adds up profiles of the same kind. Their addresses are forgotten: those of several processes differ.
+#[derive(Default)]
+pub struct MergedProfile {
+    /// The first one, without its lists; then the time of all.
+    all: Option<Profile>,
+    end_ns: i64,
+    count: usize,
+    functions: HashMap<Function, usize>,
+    locations: HashMap<Vec<Line>, usize>,
+    samples: HashMap<MergedKey, Vec<i64>>,
+    unplaced: u64,
+}
+
+impl MergedProfile {
+    /// Adds a profile.
+    pub fn add(&mut self, profile: &Profile) {
+        let empty =
+            || Profile { mappings: vec![], functions: vec![], locations: vec![], samples: vec![], ..profile.clone() };
+        let all = self.all.get_or_insert_with(empty);
+        all.time_ns = all.time_ns.min(profile.time_ns);
+        all.duration_ns += profile.duration_ns;
+        self.end_ns = self.end_ns.max(profile.time_ns + profile.duration_ns);
+        self.count += 1;
+        let numbers: Vec<usize> =
+            profile.functions.iter().map(|function| numbered(&mut self.functions, function)).collect();
+        let places: Vec<usize> = profile
+            .locations
+            .iter()
+            .map(|location| {
+                let line = |line: &Line| Line { function: numbers[line.function], line: line.line };
+                numbered(&mut self.locations, &location.lines.iter().map(line).collect())
+            })
+            .collect();
+        for Sample { stack, values, labels } in &profile.samples {
+            let key = (stack.iter().map(|place| places[*place]).collect(), labels.clone());
+            let has_room = self.samples.len() < MERGED_MAX;
+            match self.samples.get_mut(&key) {
+                Some(sums) => sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
+                None if has_room => drop(self.samples.insert(key, values.clone())),
+                None => self.unplaced += 1,
+            }
+        }
+    }
+
+    /// The whole; `None` if there was none.
+    pub fn finish(self) -> Option<Profile> {
+        let MergedProfile { all, end_ns, count, functions, locations, samples, unplaced } = self;
+        let mut all = all?;
+        all.notes = vec![format!(
+            "{count} profiles of {:.0} s together, in a time of {:.0} s",
+            all.duration_ns as f64 / 1e9,
+            (end_ns - all.time_ns) as f64 / 1e9
+        )];
+        if unplaced > 0 {
+            all.notes.push(format!("{unplaced} samples are missing: there were too many different stacks"));
+        }
+        all.functions = in_order(functions);
+        let location = |(number, lines)| Location { address: number as u64 + 1, mapping: None, lines };
+        all.locations = in_order(locations).into_iter().enumerate().map(location).collect();
+        let mut samples: Vec<(MergedKey, Vec<i64>)> = samples.into_iter().collect();
+        samples.sort_unstable();
+        let sample = |((stack, labels), values)| Sample { stack, values, labels };
+        all.samples = samples.into_iter().map(sample).collect();
+        Some(all)
+    }
+}
+
+fn numbered<T: Clone + Eq + std::hash::Hash>(known: &mut HashMap<T, usize>, new: &T) -> usize {
+    let next = known.len();
+    match known.get(new) {
+        Some(number) => *number,
+        None => {
+            known.insert(new.clone(), next);
+            next
+        }
+    }
+}
+
+fn in_order<T>(numbered: HashMap<T, usize>) -> Vec<T> {
+    let mut all: Vec<(T, usize)> = numbered.into_iter().collect();
+    all.sort_unstable_by_key(|(_, number)| *number);
+    all.into_iter().map(|(one, _)| one).collect()
 }
 
 #[cfg(test)]

@@ -8,13 +8,14 @@
 //! The thread itself only counts, as it always does. A turn is timed from outside, so its length is accurate to about
 //! the interval of the reads.
 
-use crate::cpu::{NamedStacks, Stacks, find_functions, unix_ns};
+use crate::cpu::{NamedStacks, Names, Stacks, be_nice, find_functions, unix_ns};
 use crate::profile::{Label, Profile, Sample, THREAD, TRUNCATED, ValueType};
-use crate::session::{Cancel, ProfileSession};
+use crate::session::{Cancel, ProfileSession, between};
 use crate::signal::{self, Cause};
-use crate::symbols::Modules;
+use crate::symbols::{Modules, SymbolFrame, resolve};
 use crate::threads::{self, Thread};
 use crate::unwind::Unwinder;
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -120,6 +121,8 @@ struct WatchedThread {
 /// A stack in a long turn.
 pub(crate) struct StallStack {
     pub(crate) stack: usize,
+    /// The route and the plugin that the thread worked on.
+    pub(crate) work: [String; 2],
     is_complete: bool,
     wait: String,
 }
@@ -202,9 +205,9 @@ impl StallWatch {
             if self.threads.iter().any(|watched| Arc::ptr_eq(&watched.thread, &thread)) {
                 continue;
             }
-            thread.ring.prepare();
+            thread.asked_ring.prepare();
             let mut left = Vec::new();
-            while thread.ring.pop(&mut left) {}
+            while thread.asked_ring.pop(&mut left) {}
             let now = Instant::now();
             self.threads.push(WatchedThread {
                 thread,
@@ -222,15 +225,15 @@ impl StallWatch {
     fn read_stacks(&mut self, number: usize) {
         let mut record = Vec::new();
         let watched = &mut self.threads[number];
-        while watched.thread.ring.pop(&mut record) {
+        while watched.thread.asked_ring.pop(&mut record) {
             let Some(sample) = signal::RawSample::of_record(&record).filter(|sample| sample.cause == Cause::Asked)
             else {
                 continue;
             };
             let unwound = self.unwinder.unwind(&sample);
-            let wait = watched.wait.clone();
+            let (wait, is_complete, work) = (watched.wait.clone(), unwound.is_complete, sample.work);
             match self.stacks.number(unwound.addresses) {
-                Some(stack) => watched.stacks.push(StallStack { stack, is_complete: unwound.is_complete, wait }),
+                Some(stack) => watched.stacks.push(StallStack { stack, work, is_complete, wait }),
                 None => self.uncounted += 1,
             }
         }
@@ -285,7 +288,8 @@ impl StallWatch {
     fn finish(self, began_unix_ns: i64, took: Duration) -> Profile {
         let notes = self.notes();
         let StallWatch { over, unwinder, stacks, stalls, .. } = self;
-        let NamedStacks { mappings, functions, locations, stacks } = find_functions(stacks, &unwinder.into_modules());
+        let NamedStacks { mappings, functions, locations, stacks } =
+            find_functions(stacks, &mut Names::default(), unwinder.modules());
         let number = |value: u64| Label::Number(value as i64, "nanoseconds".to_owned());
         let mut samples = Vec::new();
         for stall in &stalls {
@@ -303,7 +307,9 @@ impl StallWatch {
                     labels.push((TRUNCATED.to_owned(), Label::Text("yes".to_owned())));
                 }
                 let values = vec![i64::from(index == 0), share];
-                samples.push(Sample { stack: stacks[seen.stack].clone(), values, labels });
+                let mut sample = Sample { stack: stacks[seen.stack].clone(), values, labels };
+                sample.name_work(&seen.work);
+                samples.push(sample);
             }
         }
         Profile {
@@ -353,5 +359,129 @@ fn waits_in(tid: i32) -> String {
     match text.trim() {
         "" | "0" => "none".to_owned(),
         name => name.to_owned(),
+    }
+}
+
+// A continuous watch: the long turns of event loops, with the work that was done in them.
+//
+// It reads the threads' rings only between two profiles. During a profile it sees nothing.
+
+/// Functions of a stack, from the innermost on.
+const FRAMES_MAX: usize = 48;
+
+/// Most distinct stacks of a turn.
+const WATCH_STACKS_MAX: usize = 3;
+
+/// Most addresses whose functions are remembered.
+const NAMES_MAX: usize = 1 << 14;
+
+/// A watch on the thread that made it.
+pub struct ContinuousWatch {
+    over: Duration,
+    watch: StallWatch,
+    /// The functions at an address, the innermost first.
+    names: HashMap<u64, Vec<Arc<str>>>,
+}
+
+/// A turn that was long.
+#[derive(Debug, Clone)]
+pub struct LongTurn {
+    /// The name of its thread.
+    pub thread: String,
+    /// When it ended, since 1970, in milliseconds.
+    pub ended_unix_ms: u64,
+    /// Its duration.
+    pub took: Duration,
+    /// Its stacks, most frequent first.
+    pub stacks: Vec<LongTurnStack>,
+}
+
+/// A stack that was seen in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LongTurnStack {
+    /// How often it was seen.
+    pub seen: usize,
+    /// The route that the thread worked on then.
+    pub route: Option<String>,
+    /// The plugin that was called then.
+    pub plugin: Option<String>,
+    /// `FUNCTION FILE:LINE`, the innermost first.
+    pub frames: Vec<Arc<str>>,
+}
+
+impl ContinuousWatch {
+    /// Watches for turns that take longer than this. The calling thread becomes nice.
+    pub fn new(over: Duration) -> io::Result<ContinuousWatch> {
+        be_nice();
+        let watch = StallWatch::new(over)?;
+        // Done now, since later it would delay the watch of the first turns.
+        for module in watch.unwinder.modules().iter() {
+            let _ = module.image();
+        }
+        Ok(ContinuousWatch { over, watch, names: HashMap::new() })
+    }
+
+    /// The pause between two looks.
+    pub fn pause(&self) -> Duration {
+        pause(self.over)
+    }
+
+    /// Reads the counters once.
+    pub fn look(&mut self) {
+        if between(|| self.watch.look()).is_none() {
+            self.watch.forget_present();
+        }
+    }
+
+    /// The turns that have ended since the last call. Takes long if there are new functions.
+    pub fn long_turns(&mut self) -> Vec<LongTurn> {
+        let (stalls, stacks) = self.watch.take_seen();
+        let seen = stalls.iter().flat_map(|stall| &stall.stacks).flat_map(|seen| &stacks[seen.stack]);
+        let mut new: Vec<u64> = seen.copied().filter(|address| !self.names.contains_key(address)).collect();
+        if !new.is_empty() {
+            if self.names.len() + new.len() > NAMES_MAX {
+                self.names.clear();
+                new = stacks.iter().flatten().copied().collect();
+            }
+            let resolved = resolve(self.watch.unwinder.modules(), new);
+            self.names
+                .extend(resolved.into_iter().map(|(address, frames)| (address, frames.iter().map(text).collect())));
+        }
+        stalls.iter().map(|stall| self.named(stall, &stacks)).collect()
+    }
+
+    fn named(&self, stall: &Stall, stacks: &[Box<[u64]>]) -> LongTurn {
+        let mut counted: Vec<(&StallStack, usize)> = Vec::new();
+        for seen in &stall.stacks {
+            let is_same = |other: &StallStack| (other.stack, &other.work) == (seen.stack, &seen.work);
+            match counted.iter_mut().find(|(other, _)| is_same(other)) {
+                Some((_, count)) => *count += 1,
+                None => counted.push((seen, 1)),
+            }
+        }
+        // Among equally frequent ones, the first.
+        counted.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        counted.truncate(WATCH_STACKS_MAX);
+        let frames = |stack: usize| {
+            let names = stacks[stack].iter().filter_map(|address| self.names.get(address));
+            names.flatten().take(FRAMES_MAX).cloned().collect()
+        };
+        let stack = |(of, seen): (&StallStack, usize)| {
+            let [route, plugin] = of.work.clone().map(|name| Some(name).filter(|name| !name.is_empty()));
+            LongTurnStack { seen, route, plugin, frames: frames(of.stack) }
+        };
+        LongTurn {
+            thread: stall.thread.clone(),
+            ended_unix_ms: u64::try_from(stall.ended_unix_ns).unwrap_or_default() / 1_000_000,
+            took: stall.took,
+            stacks: counted.into_iter().map(stack).collect(),
+        }
+    }
+}
+
+fn text(frame: &SymbolFrame) -> Arc<str> {
+    match frame.file.as_str() {
+        "" => frame.function.as_str().into(),
+        file => format!("{} {file}:{}", frame.function, frame.line).into(),
     }
 }

@@ -150,7 +150,7 @@ fn a_storm_of_signals_harms_nothing() {
             thread::yield_now();
             threads = own();
         }
-        threads.iter().for_each(|thread| thread.ring.prepare());
+        threads.iter().for_each(|thread| thread.asked_ring.prepare());
         let mut unwinder = Unwinder::new(Modules::read().unwrap());
         let mut record = Vec::new();
         while (taken < stacks || sent < signals) && begun.elapsed() < bound {
@@ -162,7 +162,7 @@ fn a_storm_of_signals_harms_nothing() {
                 while asked.elapsed() < PAUSE {
                     std::hint::spin_loop();
                 }
-                while thread.ring.pop(&mut record) {
+                while thread.asked_ring.pop(&mut record) {
                     let sample = RawSample::of_record(&record).expect("records are whole");
                     assert!(sample.ticks <= machine::ticks());
                     taken += 1;

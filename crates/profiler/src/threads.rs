@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Most threads that can be profiled.
@@ -34,6 +34,8 @@ thread_local! {
     /// This thread, for the handler that interrupts it. Without a destructor and initialised with a constant, so that
     /// reading it is one load.
     static CURRENT: Cell<*const Thread> = const { Cell::new(null()) };
+    /// What this thread works on, innermost first, for its handler. Only this thread writes it.
+    static WORK: AtomicPtr<Work> = const { AtomicPtr::new(null_mut()) };
 }
 
 /// How often a thread's event loop has gone to sleep and woken up: odd while it sleeps, as
@@ -45,10 +47,15 @@ pub(crate) struct Thread {
     pub(crate) name: String,
     pub(crate) tid: i32,
     pub(crate) stack: Stack,
+    /// Samples of CPU time.
     pub(crate) ring: Ring,
+    /// Requested stacks.
+    pub(crate) asked_ring: Ring,
     /// Whether its stack was requested.
     pub(crate) asked: AtomicBool,
     pub(crate) turns: Option<Turns>,
+    /// Stacks of scripts at samples, which the thread itself adds outside of its handler.
+    pub(crate) scripts: Mutex<Vec<ScriptStack>>,
     /// Memory of the handler on this thread.
     pub(crate) scratch: UnsafeCell<StackScratch>,
 }
@@ -86,8 +93,10 @@ impl Registration {
             tid: rustix::thread::gettid().as_raw_nonzero().get(),
             stack: Stack { bottom: bottom(&range), range },
             ring: Ring::default(),
+            asked_ring: Ring::default(),
             asked: AtomicBool::new(false),
             turns,
+            scripts: Mutex::default(),
             scratch: UnsafeCell::new(StackScratch::EMPTY),
         });
         let mut threads = list();
@@ -113,7 +122,7 @@ impl Registration {
 
     /// Lets another thread do this.
     pub fn interrupter(&self) -> TrialInterrupter {
-        self.thread.ring.prepare();
+        self.thread.asked_ring.prepare();
         TrialInterrupter(self.thread.clone())
     }
 }
@@ -127,7 +136,7 @@ impl TrialInterrupter {
     /// Interrupts it once. Fails if the thread has ended, or has too many pending signals.
     pub fn interrupt(&self) -> io::Result<()> {
         let asked = signal::ask(&self.0);
-        while self.0.ring.pop(&mut Vec::new()) {}
+        while self.0.asked_ring.pop(&mut Vec::new()) {}
         asked
     }
 
@@ -161,6 +170,160 @@ fn list() -> MutexGuard<'static, Vec<Arc<Thread>>> {
     THREADS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+// What a thread works on.
+//
+// It is on the thread's stack while the work is done, and its handler reads it there. Nested work refers to the outer one.
+
+/// Kinds of work that a sample names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WorkKind {
+    /// A request or response of a route.
+    Route,
+    /// A call of a plugin.
+    Plugin,
+}
+
+/// Work in progress.
+pub(crate) struct Work {
+    kind: WorkKind,
+    name: *const u8,
+    bytes: usize,
+    outer: *const Work,
+}
+
+/// Most bytes of a name that a sample has.
+pub(crate) const NAME_BYTES_MAX: usize = 128;
+
+/// Most nested work that is searched for a name.
+const NESTED_MAX: usize = 8;
+
+/// Ends work, also if it panics.
+struct WorkEnd<'a> {
+    current: &'a AtomicPtr<Work>,
+    outer: *mut Work,
+}
+
+impl Drop for WorkEnd<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        self.current.store(self.outer, Ordering::Relaxed);
+    }
+}
+
+/// Does work that samples of this thread attribute to `name`. A task is polled within it, since tasks interleave.
+#[inline]
+pub fn work_on<R>(kind: WorkKind, name: &str, work: impl FnOnce() -> R) -> R {
+    WORK.with(|current| {
+        let outer = current.load(Ordering::Relaxed);
+        let new = Work { kind, name: name.as_ptr(), bytes: name.len(), outer };
+        let _end = WorkEnd { current, outer };
+        // The handler runs on this thread: it sees all of `new` once it sees its address.
+        compiler_fence(Ordering::SeqCst);
+        current.store((&raw const new).cast_mut(), Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        work()
+    })
+}
+
+/// The name of the innermost work of a kind, in words of the first [`NAME_BYTES_MAX`] bytes, and its length. For the handler.
+#[inline]
+pub(crate) fn work_name(kind: WorkKind, words: &mut [u64; NAME_BYTES_MAX / 8]) -> usize {
+    let mut at = WORK.try_with(|current| current.load(Ordering::Relaxed).cast_const()).unwrap_or(null());
+    for _ in 0..NESTED_MAX {
+        // SAFETY: null, or on this thread's stack until its `WorkEnd` is dropped, which has not happened: the thread is
+        // interrupted.
+        let Some(work) = (unsafe { at.as_ref() }) else { return 0 };
+        if work.kind != kind {
+            at = work.outer;
+            continue;
+        }
+        let length = work.bytes.min(NAME_BYTES_MAX);
+        for (number, word) in words.iter_mut().enumerate().take(length.div_ceil(8)) {
+            let mut packed = 0;
+            for byte in 0..(length - 8 * number).min(8) {
+                // SAFETY: `work_on` borrows the name while the work is in progress. Volatile, or it becomes a call of `memcpy`.
+                packed |= u64::from(unsafe { work.name.add(8 * number + byte).read_volatile() }) << (8 * byte);
+            }
+            *word = packed;
+        }
+        return length;
+    }
+    0
+}
+
+/// The name in such words; what is cut off ends with an ellipsis.
+pub(crate) fn name_of_words(words: &[u64], length: usize) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).take(length).collect();
+    let mut name = match std::str::from_utf8(&bytes) {
+        Ok(name) => name.to_owned(),
+        Err(error) => String::from_utf8_lossy(&bytes[..error.valid_up_to()]).into_owned(),
+    };
+    if length == NAME_BYTES_MAX {
+        name.push('…');
+    }
+    name
+}
+
+// Stacks of scripts, which an interpreter on the thread runs.
+//
+// The handler cannot read them. It asks the interpreter, which adds its stack when it next can.
+
+/// Most stacks of scripts that wait for their samples.
+const SCRIPTS_MAX: usize = 512;
+
+/// A script's stack, for the samples of a time.
+#[derive(Debug)]
+pub(crate) struct ScriptStack {
+    /// The ticks of the first and the last sample.
+    pub(crate) ticks: (u64, u64),
+    /// Function, file and line, the innermost first.
+    pub(crate) frames: Vec<ScriptFrame>,
+}
+
+/// A function of a script.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ScriptFrame {
+    /// Its name, with the place where it begins.
+    pub function: String,
+    /// Its file; empty: none.
+    pub file: String,
+    /// The current line; zero: unknown.
+    pub line: u32,
+}
+
+/// Called by the handler of a sample, with its ticks: returns whether a script runs, whose stack will be added. It does
+/// only what handlers may do.
+pub type AskScript = fn(ticks: u64) -> bool;
+
+/// The interpreter.
+static ASK_SCRIPT: OnceLock<AskScript> = OnceLock::new();
+
+/// Sets the interpreter that samples ask, once in the process.
+pub fn set_interpreter(ask: AskScript) {
+    ASK_SCRIPT.get_or_init(|| ask);
+}
+
+/// Asks the interpreter for its stack. For the handler.
+#[inline]
+pub(crate) fn ask_script(ticks: u64) -> bool {
+    ASK_SCRIPT.get().is_some_and(|ask| ask(ticks))
+}
+
+/// Adds the stack of the script that runs on the calling thread, for its samples with ticks from `first` to `last`. Not for
+/// handlers.
+pub fn add_script(first: u64, last: u64, frames: Vec<ScriptFrame>) {
+    // SAFETY: null, or valid while this thread's registration lives, which holds it.
+    let Some(thread) = (unsafe { current().as_ref() }) else { return };
+    // The thread never waits for the reader: then the sample has no script.
+    let Ok(mut scripts) = thread.scripts.try_lock() else { return };
+    // Without a reader, the oldest are of no use.
+    if scripts.len() >= SCRIPTS_MAX {
+        scripts.clear();
+    }
+    scripts.push(ScriptStack { ticks: (first, last), frames });
+}
+
 /// The range of the calling thread's stack.
 pub(crate) fn stack_range() -> io::Result<Range<usize>> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
@@ -186,8 +349,8 @@ fn bottom(range: &Range<usize>) -> usize {
     let mut frames = [0; 2 * FRAMES_MAX];
     let stack = Stack { range: range.clone(), bottom: 0 };
     // SAFETY: `walk` reads aligned words between the stack pointer and the end of this thread's stack only.
-    let (words, _) = walk(machine::here(), &stack, |at| unsafe { machine::word_at(at) }, signal::is_code, &mut frames);
-    words.checked_sub(2).map_or(0, |last| frames[last] as usize)
+    let walked = walk(machine::here(), &stack, |at| unsafe { machine::word_at(at) }, signal::is_code, &mut frames);
+    walked.words.checked_sub(2).map_or(0, |last| frames[last] as usize)
 }
 
 /// The stack of the handler: the interrupted one may be nearly full, or not ours. An inaccessible page is below it.
@@ -333,6 +496,38 @@ mod tests {
         assert!(all().iter().all(|thread| (thread.name.as_str(), thread.tid) != (&*name, tid)));
         // The number is free again.
         assert!(thread::spawn(|| Registration::new("later", None).is_ok()).join().unwrap());
+    }
+
+    fn names() -> [String; 2] {
+        [WorkKind::Route, WorkKind::Plugin].map(|kind| {
+            let mut words = [0; NAME_BYTES_MAX / 8];
+            let length = work_name(kind, &mut words);
+            name_of_words(&words, length)
+        })
+    }
+
+    #[test]
+    fn work_has_the_innermost_names_until_it_ends() {
+        assert_eq!(names(), ["", ""]);
+        work_on(WorkKind::Route, "shop", || {
+            assert_eq!(names(), ["shop", ""]);
+            work_on(WorkKind::Plugin, "limit-count", || assert_eq!(names(), ["shop", "limit-count"]));
+            let failed = std::panic::catch_unwind(|| {
+                work_on(WorkKind::Plugin, "broken", || std::panic::resume_unwind(Box::new(())));
+            });
+            assert!(failed.is_err());
+            assert_eq!(names(), ["shop", ""]);
+            work_on(WorkKind::Route, "", || assert_eq!(names(), ["", ""]));
+        });
+        assert_eq!(names(), ["", ""]);
+    }
+
+    #[test]
+    fn names_are_data_and_bounded() {
+        let hostile = "</script>\u{0}\"\n\u{202e}";
+        work_on(WorkKind::Route, hostile, || assert_eq!(names()[0], hostile));
+        let long = format!("a{}", "ä".repeat(100));
+        work_on(WorkKind::Route, &long, || assert_eq!(names()[0], format!("a{}…", "ä".repeat(63))));
     }
 
     #[test]

@@ -14,18 +14,19 @@ pub struct CpuTimer(libc::timer_t);
 unsafe impl Send for CpuTimer {}
 
 impl CpuTimer {
-    /// Sends the thread this signal after each period of its CPU time.
+    /// Sends the thread this signal after each period of its CPU time, with a mark for its handler.
     ///
     /// # Errors
     ///
     /// The kernel's: the thread does not exist, or there are too many timers.
-    pub fn arm(tid: i32, signal: i32, period: Duration) -> io::Result<CpuTimer> {
+    pub fn arm(tid: i32, signal: i32, mark: usize, period: Duration) -> io::Result<CpuTimer> {
         // SAFETY: plain structures for the calls, filled here; the timer is deleted when it is dropped.
         unsafe {
             let mut event: libc::sigevent = std::mem::zeroed();
             event.sigev_notify = libc::SIGEV_THREAD_ID;
             event.sigev_signo = signal;
             event.sigev_notify_thread_id = tid;
+            event.sigev_value.sival_ptr = without_provenance_mut(mark);
             let mut timer: libc::timer_t = without_provenance_mut(0);
             if libc::timer_create(clock_of(tid), &raw mut event, &raw mut timer) != 0 {
                 return Err(io::Error::last_os_error());
@@ -65,6 +66,7 @@ struct TimerInfo {
     _head: [libc::c_int; 4],
     _timer: libc::c_int,
     overrun: libc::c_int,
+    mark: usize,
 }
 
 /// The number of periods that a timer's signal represents: the kernel sends none while one is pending. For signal
@@ -77,6 +79,16 @@ pub unsafe fn periods_of(info: *const libc::siginfo_t) -> u64 {
     // SAFETY: the caller's promise.
     let overrun = unsafe { (*info.cast::<TimerInfo>()).overrun };
     1 + u64::from(overrun.max(0).unsigned_abs())
+}
+
+/// The mark of a timer.
+///
+/// # Safety
+///
+/// As for [`periods_of`].
+pub(crate) unsafe fn mark_of(info: *const libc::siginfo_t) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { (*info.cast::<TimerInfo>()).mark }
 }
 
 /// CPU time that a thread has used.

@@ -4,7 +4,7 @@
 //! entered or left. Following frame pointers from there misses the caller, or everything. However, every binary has
 //! tables with the position of the caller's address and frame pointer for each instruction (`.eh_frame`, which
 //! exceptions need). They are applied here, to the handler's copy of the top of the stack, until a function with a
-//! frame pointer is reached; from there on the handler's own walk is used.
+//! frame pointer is reached; from there on the handler's own walk is used. The same is done at each gap of the walk.
 //!
 //! Stacks that cannot be recovered are counted as truncated, not guessed.
 
@@ -18,8 +18,15 @@ use addr2line::gimli::{
 };
 use std::collections::HashMap;
 
-/// Most functions without a frame pointer on top of each other.
-const STEPS_MAX: usize = 12;
+/// Most functions of a stack without a frame pointer.
+const STEPS_MAX: usize = 48;
+
+/// Addresses that a process can have code at.
+const MAPPED_MIN: u64 = 1 << 16;
+const MAPPED_MAX: u64 = 1 << 47;
+
+/// Bytes of a frame.
+const FRAME_BYTES: u64 = 16;
 
 /// Most instructions whose rule is remembered.
 const RULES_MAX: usize = 1 << 16;
@@ -72,29 +79,31 @@ impl Unwinder {
         &self.modules
     }
 
-    pub(crate) fn into_modules(self) -> Modules {
-        self.modules
-    }
-
     /// The whole stack of a sample.
     pub(crate) fn unwind(&mut self, sample: &RawSample<'_>) -> UnwoundStack {
         let mut addresses = vec![sample.registers.ip as u64];
         let (mut at, mut sp, mut fp) =
             (sample.registers.ip as u64, sample.registers.sp as u64, sample.registers.fp as u64);
         for _ in 0..STEPS_MAX {
-            let (top, saved) = match self.rule(at) {
-                UnwindRule::Stack { top, saved } => (top, saved),
-                UnwindRule::Frame => return follow(addresses, sample, fp),
+            let frame = match self.rule(at) {
+                UnwindRule::Frame => Some(fp),
                 // Code without tables, such as a JIT's: the result of the walk is the best available.
-                UnwindRule::Unknown if sample.end != WalkEnd::Foreign && !sample.frames.is_empty() => {
-                    return follow(addresses, sample, sample.frames[0]);
-                }
-                UnwindRule::Unknown => break,
+                UnwindRule::Unknown => sample.frame_above(sp),
+                UnwindRule::Stack { .. } => None,
             };
-            let word = |at: u64| {
-                let offset = at.checked_sub(sample.registers.sp as u64)?;
-                sample.top.get(usize::try_from(offset / 8).ok()?).copied()
+            let (top, saved) = match (self.rule(at), frame) {
+                (UnwindRule::Stack { top, saved }, _) => (top, saved),
+                (_, Some(frame)) => match follow(&mut addresses, sample, frame) {
+                    FollowedTo::End { is_complete } => return UnwoundStack { addresses, is_complete },
+                    FollowedTo::Gap { caller, frame } => {
+                        let Some(value) = sample.word(frame) else { break };
+                        (at, sp, fp) = (caller, frame + FRAME_BYTES, value);
+                        continue;
+                    }
+                },
+                (_, None) => break,
             };
+            let word = |at: u64| sample.word(at);
             let cfa = match top {
                 Top::Above(bytes) => Some(sp.wrapping_add_signed(bytes)),
                 Top::AboveFrame(bytes) => Some(fp.wrapping_add_signed(bytes)),
@@ -104,7 +113,11 @@ impl Unwinder {
             };
             // A stack only shrinks on the way out.
             let Some(cfa) = cfa.filter(|cfa| *cfa > sp) else { break };
-            let is_code = |caller: &u64| self.modules.of(caller.wrapping_sub(1)).is_some();
+            // Machine code of a JIT may be newer than the list of modules. It has no table: a frame above must follow.
+            let is_code = |caller: &u64| {
+                let may_be_jit = (MAPPED_MIN..MAPPED_MAX).contains(caller) && sample.frame_above(cfa).is_some();
+                self.modules.of(caller.wrapping_sub(1)).is_some() || may_be_jit
+            };
             let Some(caller) = word(cfa.wrapping_sub(8)).filter(is_code) else { break };
             // A saved value below the stack pointer is gone: the function is being left, and the register is restored.
             let saved = saved.map(|saved| cfa.wrapping_add_signed(saved)).filter(|at| *at >= sp);
@@ -133,13 +146,32 @@ impl Unwinder {
     }
 }
 
-/// The calls from the frame at `fp` on.
-fn follow(mut addresses: Vec<u64>, sample: &RawSample<'_>, fp: u64) -> UnwoundStack {
+/// Where the walk that follows frame pointers leads.
+enum FollowedTo {
+    End {
+        is_complete: bool,
+    },
+    /// To a frame whose caller has no frame pointer.
+    Gap {
+        caller: u64,
+        frame: u64,
+    },
+}
+
+/// Adds the calls from the frame at `fp` on.
+fn follow(addresses: &mut Vec<u64>, sample: &RawSample<'_>, fp: u64) -> FollowedTo {
     let frames = sample.frames.as_chunks::<2>().0;
-    let first = frames.iter().position(|[frame, _]| *frame == fp);
-    let Some(first) = first else { return UnwoundStack { addresses, is_complete: false } };
-    addresses.extend(frames[first..].iter().map(|[_, caller]| caller.wrapping_sub(1)));
-    UnwoundStack { addresses, is_complete: sample.end == WalkEnd::Bottom }
+    let Some(first) = frames.iter().position(|[frame, _]| *frame == fp) else {
+        return FollowedTo::End { is_complete: false };
+    };
+    for [frame, caller] in &frames[first..] {
+        let caller = caller.wrapping_sub(1);
+        addresses.push(caller);
+        if sample.gaps.iter().any(|gap| gap[0] == *frame) {
+            return FollowedTo::Gap { caller, frame: *frame };
+        }
+    }
+    FollowedTo::End { is_complete: sample.end == WalkEnd::Bottom }
 }
 
 fn rule(image: &Image, address: u64) -> Option<UnwindRule> {

@@ -7,8 +7,9 @@
 //!       │ saved fp ◀────────┘ │ return address │   always further up, aligned, inside the stack
 //! ```
 //!
-//! A value that is not a frame pointer is detected if it is not aligned, does not rise or leaves the stack: the walk
-//! ends there and reports it. It reads only between the stack pointer and the end of the stack, which is always mapped.
+//! A value that is not a frame pointer is detected if it is not aligned, does not rise or leaves the stack. Code that uses the register
+//! for something else, such as LuaJIT's interpreter, has called the function of that frame: the walk looks for the next frame
+//! above, and reports a gap. It reads only between the stack pointer and the end of the stack, which is always mapped.
 
 use std::ops::Range;
 
@@ -17,6 +18,9 @@ pub(crate) const FRAMES_MAX: usize = 192;
 
 /// Words above the stack pointer that are searched for a frame if the frame pointer's register holds something else.
 const SEARCHED_WORDS: usize = 160;
+
+/// Most gaps of one stack.
+pub(crate) const GAPS_MAX: usize = 4;
 
 /// Bytes of a frame: two words.
 const FRAME_BYTES: usize = 16;
@@ -63,7 +67,17 @@ pub(crate) struct Stack {
     pub(crate) bottom: usize,
 }
 
-/// Writes pairs of a frame's address and its return address, the innermost first; returns the number of words. `read`
+/// The result of a walk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Walked {
+    /// Words that were written.
+    pub(crate) words: usize,
+    /// Addresses of the frames whose caller's frame had to be searched for; zero: there are no more.
+    pub(crate) gaps: [usize; GAPS_MAX],
+    pub(crate) end: WalkEnd,
+}
+
+/// Writes pairs of a frame's address and its return address, the innermost first. `read`
 /// is only called with aligned addresses inside the stack and above the stack pointer. `is_code` returns whether a word
 /// may be a return address; it is only called if a frame has to be searched for.
 #[inline]
@@ -73,54 +87,61 @@ pub(crate) fn walk(
     read: impl Fn(usize) -> usize,
     is_code: impl Fn(usize) -> bool,
     frames: &mut [u64; 2 * FRAMES_MAX],
-) -> (usize, WalkEnd) {
+) -> Walked {
     let Registers { sp, fp, .. } = registers;
+    let mut walked = Walked { words: 0, gaps: [0; GAPS_MAX], end: WalkEnd::Foreign };
     if !stack.range.contains(&sp) {
-        return (0, WalkEnd::Foreign);
+        return walked;
     }
     let is_frame = |at: usize, above: usize| {
         at >= above && at.is_multiple_of(8) && at.checked_add(FRAME_BYTES).is_some_and(|end| end <= stack.range.end)
     };
+    let is_called = |at: usize, above: usize| is_frame(at, above) && is_code(read(at + 8));
     let mut at = fp;
-    if !is_frame(at, sp) || !is_code(read(at + 8)) {
-        match search(sp, stack.range.end, &read, |at, above| is_frame(at, above) && is_code(read(at + 8))) {
+    if !is_called(at, sp) {
+        match search(sp, stack.range.end, &read, is_called) {
             Some(found) => at = found,
-            None => return (0, WalkEnd::Broken),
+            None => return Walked { end: WalkEnd::Broken, ..walked },
         }
     }
-    let mut words = 0;
-    loop {
+    let mut gaps = walked.gaps.iter_mut();
+    walked.end = loop {
         let (next, caller) = (read(at), read(at + 8));
-        let Some([frame, return_address]) = frames.get_mut(words..words + 2) else { return (words, WalkEnd::Depth) };
+        let Some([frame, return_address]) = frames.get_mut(walked.words..walked.words + 2) else {
+            break WalkEnd::Depth;
+        };
         (*frame, *return_address) = (at as u64, caller as u64);
-        words += 2;
-        if at == stack.bottom || next == 0 {
-            return (words, WalkEnd::Bottom);
+        walked.words += 2;
+        if at == stack.bottom || (next == 0 && stack.bottom == 0) {
+            break WalkEnd::Bottom;
         }
-        if !is_frame(next, at + FRAME_BYTES) {
-            return (words, WalkEnd::Broken);
+        if is_frame(next, at + FRAME_BYTES) {
+            at = next;
+            continue;
         }
-        at = next;
-    }
+        let Some(gap) = gaps.next() else { break WalkEnd::Broken };
+        match search(at + FRAME_BYTES, stack.range.end, &read, is_called) {
+            Some(found) => (*gap, at) = (at, found),
+            None => break WalkEnd::Broken,
+        }
+    };
+    walked
 }
 
-/// The lowest word that looks like a saved frame pointer next to a return address: in a function without a frame, which
-/// uses the register for something else, its caller's frame pointer was saved somewhere above. The unwind tables decide
-/// later whether it really is the caller's.
+/// The lowest word that looks like a saved frame pointer of a caller's frame: a function without a frame, which uses the
+/// register for something else, has saved it somewhere above. Where a return address is next to it, both words are as
+/// good as a frame; otherwise the first frame is the caller's. The unwind tables decide later whether it is right.
 #[inline]
 fn search(
     sp: usize,
     end: usize,
     read: impl Fn(usize) -> usize,
-    is_frame: impl Fn(usize, usize) -> bool,
+    is_called: impl Fn(usize, usize) -> bool,
 ) -> Option<usize> {
     let first = sp.next_multiple_of(8);
-    (0..SEARCHED_WORDS)
-        .map(|word| first + 8 * word)
-        .take_while(|at| *at + 8 <= end)
-        .map(|at| (at, read(at)))
-        .find(|(at, saved)| is_frame(*saved, at + 8))
-        .map(|(_, saved)| saved)
+    let words = (0..SEARCHED_WORDS).map(|word| first + 8 * word).take_while(|at| *at + 8 <= end);
+    let found = words.map(|at| (at, read(at))).find(|(at, saved)| is_called(*saved, at + 8));
+    found.map(|(at, saved)| if is_called(at, at) { at } else { saved })
 }
 
 #[cfg(test)]
@@ -139,7 +160,8 @@ mod tests {
         };
         let mut frames = [0; 2 * FRAMES_MAX];
         let stack = Stack { range: range.clone(), bottom };
-        let (written, end) = walk(registers, &stack, read, |word| (CODE..CODE + 0x1000).contains(&word), &mut frames);
+        let Walked { words: written, end, .. } =
+            walk(registers, &stack, read, |word| (CODE..CODE + 0x1000).contains(&word), &mut frames);
         (frames[..written].to_vec(), end)
     }
 
@@ -165,6 +187,19 @@ mod tests {
         let registers = Registers { ip: 1, sp: at(0), fp: 12345 };
         let frames = vec![at(4) as u64, CODE as u64 + 1, at(6) as u64, CODE as u64 + 2];
         assert_eq!(walked(&words, registers, 0), (frames, WalkEnd::Bottom));
+    }
+
+    #[test]
+    fn a_gap_is_bridged_by_what_was_saved() {
+        // A frame at 1, called by code that has saved the frame pointer at 5, next to its return address.
+        let words = [0, 77, CODE + 1, 3, 4, at(7), CODE + 2, at(9), CODE + 3, 0, CODE + 4];
+        let registers = Registers { ip: CODE, sp: at(0), fp: at(1) };
+        let pairs = [(1, 1), (5, 2), (7, 3), (9, 4)];
+        let frames: Vec<u64> = pairs.iter().flat_map(|(word, call)| [at(*word) as u64, (CODE + call) as u64]).collect();
+        assert_eq!(walked(&words, registers, at(9)), (frames.clone(), WalkEnd::Bottom));
+        // Without a return address next to it.
+        let words = [0, 77, CODE + 1, 3, 4, at(7), 0, at(9), CODE + 3, 0, CODE + 4];
+        assert_eq!(walked(&words, registers, at(9)), ([&frames[..2], &frames[4..]].concat(), WalkEnd::Bottom));
     }
 
     #[test]

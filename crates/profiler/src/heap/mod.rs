@@ -14,7 +14,7 @@
 
 mod stacks;
 
-use crate::cpu::{NamedStacks, Stacks, be_nice, find_functions, unix_ns};
+use crate::cpu::{NamedStacks, Names, Stacks, be_nice, find_functions, unix_ns};
 use crate::machine;
 use crate::profile::{Label, Location, Profile, Sample, TRUNCATED, ValueType};
 use crate::session::ProfileSession;
@@ -256,8 +256,8 @@ fn frames() -> Frames {
     let stack = Stack { range: range.0..range.1, bottom: 0 };
     let mut pairs = [0; 2 * FRAMES_MAX];
     // SAFETY: `walk` reads aligned words between the stack pointer and the end of this thread's stack only.
-    let (words, _) = walk(machine::here(), &stack, |at| unsafe { machine::word_at(at) }, is_code, &mut pairs);
-    let callers = pairs[..words].as_chunks::<2>().0.iter().map(|[_, caller]| caller.wrapping_sub(1));
+    let walked = walk(machine::here(), &stack, |at| unsafe { machine::word_at(at) }, is_code, &mut pairs);
+    let callers = pairs[..walked.words].as_chunks::<2>().0.iter().map(|[_, caller]| caller.wrapping_sub(1));
     for (place, caller) in frames.addresses.iter_mut().zip(callers) {
         *place = caller;
         frames.length += 1;
@@ -309,7 +309,8 @@ pub fn snapshot(session: ProfileSession, shown: MainValue) -> io::Result<Profile
             counted.push((stack, is_truncated, vec![of.allocated.0, of.allocated.1, live.0, live.1]));
         }
     }
-    let NamedStacks { mappings, mut functions, mut locations, stacks } = find_functions(stacks, &modules);
+    let NamedStacks { mappings, mut functions, mut locations, stacks } =
+        find_functions(stacks, &mut Names::default(), &modules);
     let is_allocating = |location: &Location| {
         let is_one = |name: &str| ALLOCATING.iter().any(|part| name.contains(part));
         location.lines.last().is_some_and(|line| is_one(&functions[line.function].name))

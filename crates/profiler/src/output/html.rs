@@ -5,7 +5,7 @@
 //! page may be opened from a file, and loads nothing.
 
 use super::svg::{escape, title};
-use crate::profile::{PHASE, Profile};
+use crate::profile::{PHASE, PLUGIN, Profile, ROUTE};
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -93,11 +93,15 @@ fn same_value(profile: &Profile, value: usize, base: &Profile) -> usize {
     base.values.iter().position(|of| Some(&of.kind) == kind).unwrap_or(base.main)
 }
 
+/// Thread, phase and functions by number, and the names of the route and the plugin.
+type StackKey<'a> = (usize, usize, Vec<usize>, [&'a str; 2]);
+
 /// The stacks of one of a profile's values as JSON, for `view.js`: names once, and stacks of their numbers. They
-/// are `[thread, phase, value, functions]`, the outermost function first.
+/// are `[thread, phase, value, functions, route, plugin]`, the outermost function first. Route and plugin are names, or
+/// null.
 pub fn stacks_of(profile: &Profile, value: usize) -> Json {
     let (mut threads, mut phases): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
-    let mut stacks: HashMap<(usize, usize, Vec<usize>), i64> = HashMap::new();
+    let mut stacks: HashMap<StackKey<'_>, i64> = HashMap::new();
     for sample in &profile.samples {
         let amount = sample.values.get(value).copied().unwrap_or(0);
         if amount == 0 {
@@ -106,11 +110,15 @@ pub fn stacks_of(profile: &Profile, value: usize) -> Json {
         let thread = number(&mut threads, sample.thread());
         let phase = number(&mut phases, sample.text(PHASE));
         let stack = profile.functions_of(sample).map(|line| line.function).collect();
-        *stacks.entry((thread, phase, stack)).or_default() += amount;
+        let work = [ROUTE, PLUGIN].map(|label| sample.text(label));
+        *stacks.entry((thread, phase, stack, work)).or_default() += amount;
     }
     let mut stacks: Vec<_> = stacks.into_iter().collect();
     stacks.sort_unstable();
-    let stack = |((thread, phase, stack), value)| json!([thread, phase, value, stack]);
+    let known = |name: &str| if name.is_empty() { Json::Null } else { name.into() };
+    let stack = |((thread, phase, stack, work), value): (StackKey<'_>, i64)| {
+        json!([thread, phase, value, stack, known(work[0]), known(work[1])])
+    };
     json!({
         "title": title(profile, value),
         "unit": profile.values.get(value).map_or("", |of| &of.unit),
@@ -169,6 +177,10 @@ mod tests {
         let stacks = stacks_of(&profile, 0);
         assert_eq!(stacks["threads"], json!(["worker-0", "worker-1"]));
         assert_eq!(stacks["phases"], json!(["routing", "other"]));
-        assert_eq!(stacks["stacks"][1], json!([0, 0, 3, [0, 1, 2, 3]]));
+        assert_eq!(stacks["stacks"][1], json!([0, 0, 3, [0, 1, 2, 3], null, null]));
+        let hostile = "</script>\u{202e}";
+        profile.samples.iter_mut().for_each(|sample| sample.name_work(&[hostile.to_owned(), "cors".to_owned()]));
+        assert_eq!(stacks_of(&profile, 0)["stacks"][1], json!([0, 0, 3, [0, 1, 2, 3], hostile, "cors"]));
+        assert!(!write(&profile, 0, None).contains(hostile));
     }
 }

@@ -129,15 +129,21 @@ pub(crate) fn resolve(modules: &Modules, mut addresses: Vec<u64>) -> HashMap<u64
         for address in own {
             let frames = match &known {
                 Some(known) => known.frames(address),
+                None if module.path.as_os_str().is_empty() => vec![unknown()],
                 None => vec![unnamed(&module.name(), address - range.start)],
             };
             resolved.insert(address, frames);
         }
     }
     for address in addresses {
-        resolved.entry(address).or_insert_with(|| vec![unnamed("unknown", address)]);
+        resolved.entry(address).or_insert_with(|| vec![unknown()]);
     }
     resolved
+}
+
+/// One function for all machine code of a JIT, whose addresses say nothing.
+fn unknown() -> SymbolFrame {
+    SymbolFrame { function: "unknown".to_owned(), file: String::new(), line: 0 }
 }
 
 fn unnamed(module: &str, offset: u64) -> SymbolFrame {
@@ -371,7 +377,7 @@ mod tests {
 
     #[test]
     fn what_is_nowhere_is_unknown() {
-        assert_eq!(of(16)[0].function, "unknown+0x10");
+        assert_eq!(of(16)[0].function, "unknown");
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use stillgate_profiler::continuous_watch::{ContinuousWatch, LongTurn};
 use stillgate_profiler::profile::{Label, Profile, Sample};
 use stillgate_profiler::session::{Cancel, ProfileSession};
 use stillgate_profiler::stalls::{self, StallOptions};
+use stillgate_profiler::stalls::{ContinuousWatch, LongTurn};
 use stillgate_profiler::threads::Registration;
 
 const STALL: Duration = Duration::from_millis(50);

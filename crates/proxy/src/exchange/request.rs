@@ -11,7 +11,10 @@ use crate::plan::snapshot::Snapshot;
 use crate::plan::{PlanRoute, Settings};
 use crate::sockets::listener::ActiveGuard;
 use crate::worker::Worker;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
+use stillgate_profiler::threads::{WorkKind, work_on};
 use stillgate_wire::BodyDecoder;
 
 /// Serves the request whose head was just parsed.
@@ -21,15 +24,26 @@ pub(crate) async fn run(worker: &Rc<Worker>, client: &mut ClientConnection, exch
     let serving = RequestContext { worker, client, exchange, snapshot: &snapshot, route: None };
     let mut under_way = UnderWay { serving, is_over: false };
     let serving = &mut under_way.serving;
-    let after = match phases(serving).await {
-        Ok(after) => after,
-        Err(own) => send_local_reply(serving, own).await,
+    let begun = begin(serving);
+    let route = serving.route.map_or("", |route| &*route.route.spec.id);
+    let after = {
+        let mut rest = pin!(async {
+            let answered = match begun {
+                Ok(()) => phases(serving).await,
+                Err(own) => Err(own),
+            };
+            match answered {
+                Ok(after) => after,
+                Err(own) => send_local_reply(serving, own).await,
+            }
+        });
+        poll_fn(|cx| work_on(WorkKind::Route, route, || rest.as_mut().poll(cx))).await
     };
     under_way.is_over = true;
     worker.counters.requests_total.add(1);
     // A tunnel is recorded at its end.
     if after != ConnectionNext::Tunnel {
-        log(&mut under_way.serving);
+        work_on(WorkKind::Route, route, || log(&mut under_way.serving));
     }
     after
 }
@@ -79,10 +93,14 @@ pub(crate) async fn refuse(
     after
 }
 
-/// All phases up to the end of the response; each may end the request with a local answer.
-async fn phases(serving: &mut RequestContext<'_>) -> Result<ConnectionNext, LocalReply> {
+/// The phases until the route is known.
+fn begin(serving: &mut RequestContext<'_>) -> Result<(), LocalReply> {
     receive(serving)?;
-    matching::select(serving)?;
+    matching::select(serving)
+}
+
+/// The phases from there up to the end of the response; each may end the request with a local answer.
+async fn phases(serving: &mut RequestContext<'_>) -> Result<ConnectionNext, LocalReply> {
     if let Some(paused) = chain::run_before_target(serving)? {
         // On the heap, as it is rare: otherwise every idle connection's task would have room for it.
         if let Some(after) = Box::pin(waiting_place::run(serving, paused)).await? {

@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use stillgate_plugin_api::QueueFull;
 use stillgate_plugin_api::work::{Output, Work};
-use stillgate_profiler::threads::Registration;
+use stillgate_profiler::threads::{Registration, WorkKind, work_on};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Threads that work for one plugin.
@@ -62,6 +62,7 @@ struct Pool {
 pub(crate) struct OffloadPlace(OwnedSemaphorePermit);
 
 struct Job {
+    plugin: &'static str,
     work: Work,
     owner: WorkOwner,
     done: oneshot::Sender<OffloadResult>,
@@ -79,7 +80,7 @@ impl OffloadPools {
     ) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
         let pool = self.pool_of(plugin).ok_or(QueueFull)?;
         let place = pool.places.clone().try_acquire_owned().map_err(|_| QueueFull)?;
-        pool.submit(owner, work, OffloadPlace(place))
+        pool.submit(plugin, owner, work, OffloadPlace(place))
     }
 
     /// Waits for a place in the queue.
@@ -96,7 +97,7 @@ impl OffloadPools {
         work: Work,
         place: OffloadPlace,
     ) -> Result<oneshot::Receiver<OffloadResult>, QueueFull> {
-        self.pool_of(plugin).ok_or(QueueFull)?.submit(owner, work, place)
+        self.pool_of(plugin).ok_or(QueueFull)?.submit(plugin, owner, work, place)
     }
 
     fn pool_of(&self, plugin: &'static str) -> Option<&Pool> {
@@ -119,6 +120,7 @@ impl Pool {
 
     fn submit(
         &self,
+        plugin: &'static str,
         owner: WorkOwner,
         work: Work,
         place: OffloadPlace,
@@ -126,7 +128,7 @@ impl Pool {
         let queue = self.queue.as_ref().ok_or(QueueFull)?;
         let (done, receiver) = oneshot::channel();
         // A job was taken out of the queue before its place was returned: there is room.
-        queue.try_send(Job { work, owner, done, place }).map_err(|_| QueueFull)?;
+        queue.try_send(Job { plugin, work, owner, done, place }).map_err(|_| QueueFull)?;
         Ok(receiver)
     }
 }
@@ -224,11 +226,11 @@ fn serve(jobs: &Receiver<Job>) {
     let _profiled = Registration::of_current();
     // For this thread only. If it is refused, the work is still done.
     let _ = rustix::process::setpriority_process(None, NICE);
-    for Job { work, owner: _, done, place: OffloadPlace(place) } in jobs {
+    for Job { plugin, work, owner: _, done, place: OffloadPlace(place) } in jobs {
         drop(place);
         if !done.is_closed() {
             let began = thread_cpu_time();
-            let output = call_guarded(work);
+            let output = call_guarded(|| work_on(WorkKind::Plugin, plugin, work));
             let cpu = thread_cpu_time().saturating_sub(began);
             // A caller that has stopped waiting does not need it.
             let _ = done.send(output.map(|output| FinishedWork { output, cpu }));

@@ -23,6 +23,7 @@ use stillgate_plugin_api::{
     Call, CallError, Chain, ChainEntry, ConsumerRef, Consumers, Io, Link, LinkTo, LocalFuture, LogLevel, Outbox, Phase,
     ProcessTotals, Reply, ServingProcess,
 };
+use stillgate_profiler::threads::{WorkKind, work_on};
 
 /// One in this many requests is timed.
 const TIMED_OF: u32 = 1_000;
@@ -190,7 +191,7 @@ pub(crate) fn call_each<R>(
     })
 }
 
-/// Calls a plugin, and reports how long it takes if that is wanted.
+/// Calls a plugin, to which profiles attribute the time, and reports how long it takes if that is wanted.
 #[inline]
 pub(crate) fn call_timed<R>(
     worker: &Worker,
@@ -200,7 +201,7 @@ pub(crate) fn call_timed<R>(
     then: impl FnOnce() -> R,
 ) -> R {
     let began = is_timed.then(Instant::now);
-    let result = then();
+    let result = work_on(WorkKind::Plugin, entry.name, then);
     if let Some(began) = began {
         tell_time(worker, entry, phase, began);
     }

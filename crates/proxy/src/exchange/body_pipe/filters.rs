@@ -15,6 +15,7 @@ use stillgate_plugin_api::BodyFilter;
 use stillgate_plugin_api::client_bound::Lease;
 use stillgate_plugin_api::work::{Output, Work};
 use stillgate_plugin_api::{BodyChanges, BodyError, LocalFuture, QueueFull};
+use stillgate_profiler::threads::{WorkKind, work_on};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
@@ -180,20 +181,20 @@ impl Filters<'_> {
             let gives = if at == last { &mut *out } else { &mut *next };
             let (before, comes) = (gives.len(), piece.take().unwrap_or(&current[..]));
             let stopwatch = filter.is_of_bounded_cost().then(Stopwatch::start);
-            match result.take() {
+            work_on(WorkKind::Plugin, plugin, || match result.take() {
                 // Its output from before its work is already there.
-                Some(result) => filter.on_work_done(result, gives).map_err(refusal)?,
+                Some(result) => filter.on_work_done(result, gives).map_err(refusal),
                 None => {
                     for piece in comes.chunks(PIECE_BYTES_MAX) {
                         filter.piece(piece, gives).map_err(refusal)?;
                     }
                     match step {
-                        PieceEnd::Piece => {}
-                        PieceEnd::Pause => filter.pause(gives).map_err(refusal)?,
-                        PieceEnd::End => filter.end(gives).map_err(refusal)?,
+                        PieceEnd::Piece => Ok(()),
+                        PieceEnd::Pause => filter.pause(gives).map_err(refusal),
+                        PieceEnd::End => filter.end(gives).map_err(refusal),
                     }
                 }
-            }
+            })?;
             if let Some(stopwatch) = stopwatch {
                 self.uncounted.set(self.uncounted.get() + stopwatch.elapsed());
             }
