@@ -44,7 +44,7 @@ pub use keys::devices::{
 pub use keys::gateway::LuaKeys;
 pub use keys::gateway::{
     CONNECTIONS_PER_WORKER_MAX, Gateway, HEAD_BYTES_MAX, HEADERS_MAX, HttpListener, Limits, Log, ROUTE_CACHE_BYTES_MAX,
-    ROUTE_CACHE_ENTRIES_MAX, RouteCache, Timeouts, WORKERS_MAX,
+    ROUTE_CACHE_ENTRIES_MAX, RecordedProfiles, RouteCache, Timeouts, WORKERS_MAX,
 };
 pub use keys::metrics::{EXTRA_LABELS_MAX, METRICS_PATH_BYTES_MAX, SERIES_PER_FAMILY_MAX};
 pub use keys::nodes::{PRIORITY_MAX, WEIGHT_MAX};

@@ -300,13 +300,58 @@ impl Kind for Workers {
 
 object! {
     /// Profiling the running process; see [profiling.md](profiling.md).
-    pub struct Debug: Copy, Eq {
+    pub struct Debug: Eq {
         /// Whether the admin address serves profiles, under `/debug/pprof/`.
         pprof: bool = Flag => default(false);
+        /// CPU profiles of all workers, recorded all the time; if absent, none are.
+        profiles: RecordedProfiles = map::<RecordedProfiles>() => optional;
         /// Whether the slowest requests of each minute are kept, for `/v1/slow`.
         slow: bool = Flag => default(true);
         /// Average number of bytes allocated between two heap profile samples; `off`: no samples are taken.
         heap: Option<usize> = HeapSampling(size(16 * 1024, 1 << 30)) => default(None);
+    }
+}
+
+object! {
+    /// Continuous profiles, minute by minute, on disk; see [profiling.md](profiling.md#the-last-day).
+    pub struct RecordedProfiles: Eq {
+        /// Samples per second of CPU time, such as `19 Hz`.
+        cpu: u32 = Rate => default(19);
+        /// How long a minute is kept.
+        keep: Duration = span(Duration::from_secs(60), YEAR) => default(Duration::from_secs(24 * 3600));
+        /// Most bytes of all of them; the oldest are removed.
+        bytes: usize = size(1 << 20, 1 << 40) => default(64 << 20);
+        /// Their folder, which is created. Only the gateway's user can read it.
+        path: PathBuf = WHOLE_PATH.shown() => default(PathBuf::from("/var/lib/stillgate/profiles"));
+    }
+}
+
+/// Samples per second.
+struct Rate;
+
+const RATE_HZ_MAX: u32 = 100;
+
+impl Kind for Rate {
+    type Out = u32;
+
+    fn read(&self, node: &Node, path: &Path<'_>, sink: &mut Sink) -> Option<u32> {
+        if let Value::Scalar(scalar) = &node.value
+            && let Some(number) = scalar.text.strip_suffix("Hz").map(str::trim_end)
+            && let Ok(hz) = number.parse::<u32>()
+            && (1..=RATE_HZ_MAX).contains(&hz)
+        {
+            return Some(hz);
+        }
+        report_expected(&format!("a rate from 1 Hz to {RATE_HZ_MAX} Hz, such as 19 Hz"), node, path, sink);
+        None
+    }
+
+    fn schema(&self, _: &mut Definitions) -> Json {
+        or_environment(json!({"type": "string", "pattern": "^(100|[1-9][0-9]?) *Hz$"}))
+    }
+
+    fn show(&self, value: &u32) -> Json {
+        json!(format!("{value} Hz"))
     }
 }
 

@@ -16,17 +16,21 @@ use std::time::Duration;
 use std::{io, thread};
 use stillgate_admin::Page;
 use stillgate_door::{Caller, Peer};
+use stillgate_profiler::continuous::NoProfile;
 use stillgate_profiler::cpu::{self, ThreadScope};
 use stillgate_profiler::output::html::stacks_of;
 use stillgate_profiler::output::pprof;
 use stillgate_profiler::profile::Profile;
 use stillgate_profiler::session::{Cancel, ProfileSession};
-use stillgate_profiler::{heap, stalls};
+use stillgate_profiler::{continuous, heap, stalls};
+use stillgate_proxy::PROFILE_PHASES;
 use tokio::sync::oneshot;
 use tracing::{info, warn};
 
 /// The answer, with 404, where profiles are switched off.
 pub(crate) const OFF: &str = "profiles are off; set gateway.debug.pprof to true (it takes effect on reload)";
+const NOT_RECORDED: &str = "CPU profiles are not recorded; set gateway.debug.profiles (it takes effect on reload)";
+const CPU_FILE: &str = "attachment; filename=\"cpu.pb.gz\"";
 const NO_HEAP: &str = "the heap is not sampled; set gateway.debug.heap, for example to 512KiB";
 
 const INDEX: &str = concat!(
@@ -97,7 +101,34 @@ pub(super) fn pages(api: &PageContext) -> Vec<Page> {
             "Watch for turns of event loops that take long (seconds, over)",
             profile_page(api, read_stalls),
         ),
+        page("/debug/profiles", "Get the state of the recorded CPU profiles", get(async || recorded_state().await)),
+        page("/debug/profiles/cpu", "Get the recorded CPU profile of a time (from, to)", recorded_page(api)),
     ]
+}
+
+/// The state is on disk.
+async fn recorded_state() -> Response {
+    on_thread(|| {}, continuous::status).await.map_or_else(|refused| refused, |state| json(StatusCode::OK, &state))
+}
+
+fn recorded_page(api: &PageContext) -> MethodRouter {
+    let give_back = api.give_back;
+    get(move |RawQuery(query): RawQuery| async move {
+        read_recorded(give_back, query.unwrap_or_default()).await.unwrap_or_else(|refused| refused)
+    })
+}
+
+async fn read_recorded(give_back: fn(), query: String) -> Result<Response, Response> {
+    let bad = |why: String| error(StatusCode::BAD_REQUEST, Cow::Owned(why));
+    let arguments = QueryArguments(&query);
+    let time = arguments.number("from", 0)..arguments.number("to", u64::MAX);
+    let format = ProfileFormat::of(&arguments).map_err(bad)?;
+    let read = on_thread(give_back, move || continuous::read(&time).map(|profile| format.write(&profile))).await?;
+    read.map(|bytes| format.response(bytes, CPU_FILE)).map_err(|why| match why {
+        NoProfile::Off => error(StatusCode::NOT_FOUND, NOT_RECORDED.into()),
+        NoProfile::Nothing => error(StatusCode::NOT_FOUND, "no CPU profile was recorded in this time".into()),
+        NoProfile::Busy => error(StatusCode::CONFLICT, "another recorded profile is being read".into()),
+    })
 }
 
 fn index(api: &PageContext) -> MethodRouter {
@@ -149,41 +180,37 @@ async fn take_profile(api: &PageContext, read: Read, query: &str, who: &str) -> 
     let session = ProfileSession::begin(wanted.name(), who, wanted.duration());
     let session = session.map_err(|busy| error(StatusCode::CONFLICT, Cow::Owned(busy.to_string())))?;
     info!(target: "audit", who, what = wanted.name(), seconds = wanted.duration().as_secs(), "taking a profile");
-    let failed = |error: &dyn std::fmt::Display| {
-        warn!(%error, "a profile cannot be taken");
-        refuse(&PageRefusal::Failed)
-    };
-    let (send, sent) = oneshot::channel();
     // This is dropped when the client has gone away.
     let waiting = ProfileGuard(Cancel::default());
     let cancel = waiting.0.clone();
-    let give_back = api.give_back;
+    let work = move || {
+        wanted.take(session, &cancel).map(|mut profile| {
+            profile.name_phases(PROFILE_PHASES);
+            answered.write(&profile)
+        })
+    };
+    let bytes = on_thread(api.give_back, work).await?.map_err(|error| failed(&error))?;
+    Ok(answered.response(bytes, wanted.disposition()))
+}
+
+fn failed(error: &dyn std::fmt::Display) -> Response {
+    warn!(%error, "a profile cannot be taken");
+    refuse(&PageRefusal::Failed)
+}
+
+/// Works on a thread of its own, then returns the memory that symbols took for a moment.
+async fn on_thread<T: Send + 'static>(
+    give_back: fn(),
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Response> {
+    let (send, sent) = oneshot::channel();
     let work = move || {
         // The receiver may have gone.
-        let _ = send.send(wanted.take(session, &cancel).map(|mut profile| {
-            profile.name_phases(PHASES);
-            answered.write(&profile)
-        }));
-        // Symbols took much memory, for a moment.
+        let _ = send.send(work());
         give_back();
     };
     thread::Builder::new().name("profiler".to_owned()).spawn(work).map_err(|error| failed(&error))?;
-    let bytes = match sent.await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(error)) => return Err(failed(&error)),
-        Err(_) => return Err(failed(&"its thread has ended, which is a bug")),
-    };
-    let mut response = Response::new(Body::from(bytes));
-    let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    match answered {
-        ProfileFormat::Json => drop(headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"))),
-        ProfileFormat::Pprof => {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
-            headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(wanted.disposition()));
-        }
-    }
-    Ok(response)
+    sent.await.map_err(|_| failed(&"its thread has ended, which is a bug"))
 }
 
 /// The format of a profile.
@@ -209,6 +236,20 @@ impl ProfileFormat {
             ProfileFormat::Json => stacks_of(profile, profile.main).to_string().into(),
         }
     }
+
+    fn response(self, bytes: Vec<u8>, disposition: &'static str) -> Response {
+        let mut response = Response::new(Body::from(bytes));
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        match self {
+            ProfileFormat::Json => drop(headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"))),
+            ProfileFormat::Pprof => {
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+                headers.insert(CONTENT_DISPOSITION, HeaderValue::from_static(disposition));
+            }
+        }
+        response
+    }
 }
 
 /// Ends the profile when it is dropped.
@@ -232,7 +273,7 @@ impl ProfileRequest {
 
     fn disposition(self) -> &'static str {
         match self {
-            ProfileRequest::Cpu(_) => "attachment; filename=\"cpu.pb.gz\"",
+            ProfileRequest::Cpu(_) => CPU_FILE,
             ProfileRequest::Lua(..) => "attachment; filename=\"lua.pb.gz\"",
             ProfileRequest::Heap(_) => "attachment; filename=\"heap.pb.gz\"",
             ProfileRequest::Stalls(_) => "attachment; filename=\"stalls.pb.gz\"",
@@ -329,28 +370,6 @@ fn all_allocated() -> Result<ProfileRequest, String> {
 fn heap_profile_request(shown: heap::MainValue) -> Result<ProfileRequest, String> {
     heap::mean_bytes().map(|_| ProfileRequest::Heap(shown)).ok_or_else(|| NO_HEAP.to_owned())
 }
-
-// The phases of a worker's work, for profiles.
-
-/// Each phase with a part of the names of the functions that begin it: those of the module that does it. The first match counts.
-pub(super) const PHASES: &[(&str, &str)] = &[
-    ("TLS handshake", "stillgate_proxy::listen::handshake"),
-    ("parsing", "stillgate_wire::"),
-    ("routing", "stillgate_proxy::exchange::matching"),
-    ("routing", "stillgate_route::"),
-    ("plugins", "stillgate_plugins::"),
-    ("choosing a node", "stillgate_upstream::"),
-    ("connecting to a node", "stillgate_proxy::exchange::connecting"),
-    ("relaying bodies", "stillgate_proxy::exchange::relay"),
-    ("log and metrics", "stillgate_proxy::telemetry::"),
-    ("log and metrics", "stillgate_metrics::"),
-    ("HTTP/2", "h2::"),
-    ("TLS records", "rustls::"),
-    ("rest of the request", "stillgate_proxy::exchange::"),
-    ("client connection", "stillgate_proxy::client::"),
-    ("event loop", "stillgate_proxy::fleet::"),
-    ("event loop", "tokio::runtime::"),
-];
 
 #[cfg(test)]
 mod tests {

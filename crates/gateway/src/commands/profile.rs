@@ -11,7 +11,7 @@ use std::path::Path;
 use stillgate_files::read_bounded;
 use stillgate_profiler::output::format::{OutputFormat, WriteError};
 use stillgate_profiler::output::pprof;
-use stillgate_profiler::profile::{PHASE, Profile, THREAD};
+use stillgate_profiler::profile::{PHASE, PLUGIN, Profile, ROUTE, THREAD};
 
 /// Bytes of a file with a profile.
 const FILE_BYTES_MAX: usize = 256 << 20;
@@ -46,20 +46,23 @@ fn write(arguments: &Arguments) -> Result<String, TransferFailure> {
     let unwritten = |error| TransferFailure::Unusable(format!("cannot write {}: {error}", arguments.output.display()));
     fs::write(&arguments.output, text).map_err(unwritten)?;
     let mut said = profile.notes.join("; ");
-    for (title, label) in [("by thread", THREAD), ("by phase", PHASE), ("by what LuaJIT did", ACTIVITY_LABEL)] {
+    let labels = [THREAD, PHASE, ROUTE, PLUGIN, ACTIVITY_LABEL].into_iter();
+    for (title, label) in
+        ["by thread", "by phase", "by route", "by plugin", "by what LuaJIT did"].into_iter().zip(labels)
+    {
         said.push_str(&shares(&profile, title, label));
     }
     Ok(said)
 }
 
-/// A line of the shares by what a label says; nothing where no sample has it.
+/// A line of the 20 largest shares by what a label says; nothing where no sample has it.
 fn shares(profile: &Profile, title: &str, label: &str) -> String {
     let (shares, total) = (profile.shares(label, profile.main), profile.total(profile.main));
     if shares.iter().all(|(name, _)| name.is_empty()) {
         return String::new();
     }
     let share = |(name, sum): &(&str, i64)| format!("{name} {:.1}%", 100.0 * *sum as f64 / total as f64);
-    format!("\n{title}: {}", shares.iter().map(share).collect::<Vec<_>>().join(", "))
+    format!("\n{title}: {}", shares.iter().take(20).map(share).collect::<Vec<_>>().join(", "))
 }
 
 fn path(arguments: &Arguments) -> String {

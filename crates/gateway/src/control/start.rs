@@ -34,7 +34,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use stillgate_allocator::return_free_memory;
 use stillgate_cluster::registry::FormerDirectory;
-use stillgate_config::{ApiKeyRole as Written, Config, Errors, Gateway, LoadedConfig, SHORT_KEY_NAME, Transport};
+use stillgate_config::{
+    ApiKeyRole as Written, Config, Errors, Gateway, LoadedConfig, RecordedProfiles, SHORT_KEY_NAME, Transport,
+};
 use stillgate_device_node as device_node;
 use stillgate_device_node::{DeviceThread, NodeParameters};
 use stillgate_door::{Access, AdminKey, Bounds, Guard, Hosts, Role, RunningServer, Server, loopback, tls};
@@ -47,11 +49,11 @@ use stillgate_measures::metrics::{MeteringError, MetricsRuntime, MetricsSetup, m
 use stillgate_measures::process_metrics::{Facts, LimitFacts, ReloadTimes};
 use stillgate_measures::process_stats;
 use stillgate_plugin_api::{Outbox, Secret, ServingProcess};
-use stillgate_profiler::heap;
 use stillgate_profiler::threads::Registration;
+use stillgate_profiler::{continuous, heap};
 use stillgate_proxy::{
-    Counters, Expose, Fleet, FleetMetrics, InheritedSockets, ListenError, Plan, PlanCell, PlanError, Sockets,
-    StartError, access_log,
+    Counters, Expose, Fleet, FleetMetrics, InheritedSockets, ListenError, PROFILE_PHASES, Plan, PlanCell, PlanError,
+    Sockets, StartError, access_log,
 };
 use stillgate_upstream::{Resolver, ResolverSettings};
 use tokio::sync::{mpsc, watch};
@@ -329,6 +331,15 @@ fn sample_heap(config: &Config) {
     heap::sample_every(config.gateway.debug.heap.map(|bytes| bytes as u64));
 }
 
+/// Records profiles as configured.
+fn record_profiles(config: &Config) {
+    let recorded = config.gateway.debug.profiles.as_ref().map(|RecordedProfiles { cpu, keep, bytes, path }| {
+        continuous::Settings { hz: *cpu, keep: *keep, bytes_max: *bytes as u64, folder: path.clone() }
+    });
+    let warn = |error: &io::Error| warn!(%error, "recorded profiles are lost or not removed");
+    continuous::switch(recorded, continuous::Hooks { phases: PROFILE_PHASES, give_back: return_free_memory, warn });
+}
+
 /// What each published configuration triggers: access rules follow it, and writers that wait for it are answered.
 fn publication_hooks(
     (access, device_access): (watch::Sender<Access>, watch::Sender<Access>),
@@ -341,6 +352,7 @@ fn publication_hooks(
         drop(access.send_replace(with_made_key(access_of(&config.gateway), made_key.as_deref())));
         drop(device_access.send_replace(access_of_devices(&config.gateway)));
         sample_heap(config);
+        record_profiles(config);
         live.slow.switch(config.gateway.debug.slow);
         if let (Some(keeper), Some(revision)) = (&keeper, revision_of(&config.digest)) {
             keeper.served.send_replace(ServedRevision { revision, generation });

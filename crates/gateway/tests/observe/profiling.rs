@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use std::thread;
 use std::time::{Duration, Instant};
 use stillgate_profiler::output::pprof;
-use stillgate_profiler::profile::{PHASE, Profile, THREAD};
+use stillgate_profiler::profile::{PHASE, PLUGIN, Profile, ROUTE, THREAD};
 use stillgate_testkit::{Client, Gateway, Setup, Upstream, eventually, go_pages, go_top, with_longer_times};
 
 const ON: &str = "debug: {pprof: true, heap: 16KiB}";
@@ -302,4 +302,130 @@ fn the_command_writes_what_the_name_asks_for() {
     );
     assert!(!Path::new(&file("heap.html")).exists());
     refused(&["--from", &file("cpu.svg"), "-o", &file("a.svg")], 1, "not a profile");
+}
+
+/// Two routes, one of them with a function in Lua that computes, and both with a plugin.
+const TWO_ROUTES: &str = r#"
+upstreams: [{id: u, type: roundrobin, nodes: {"NODE": 1}}]
+routes:
+  - id: plain.route
+    uri: /plain
+    upstream_id: u
+    plugins: {response-rewrite: {headers: {set: {X-A: b}}}}
+  - id: busy_route
+    uri: /busy
+    upstream_id: u
+    plugins:
+      serverless-pre-function:
+        phase: access
+        functions:
+          - |
+            local function busy(n)
+              local t = {}
+              for i = 1, n do t[i] = tostring(i * 7 % 1000) end
+              table.sort(t)
+              return #t
+            end
+            return function(conf, ctx) ctx.count = busy(300) + 0 end
+"#;
+
+fn two_routes(node: &Upstream, debug: &str) -> Setup {
+    Setup::resources(TWO_ROUTES.replace("NODE", &node.addr().to_string())).gateway(debug)
+}
+
+fn ask_both(gateway: &Gateway) {
+    thread::scope(|scope| {
+        for path in ["/plain", "/busy"] {
+            scope.spawn(move || {
+                let mut client = gateway.client();
+                (0..20).for_each(|_| assert_eq!(client.get(path).head.status(), 200));
+            });
+        }
+    });
+}
+
+#[test]
+fn samples_have_their_route_their_plugin_and_functions_in_lua() {
+    let node = Upstream::echo();
+    let mut gateway = Gateway::start(STILLGATE, &two_routes(&node, ON));
+    with_longer_times(LOAD, "a profile with samples of both routes and of Lua", |load| {
+        let target = format!("/debug/pprof/profile?seconds={}&hz=250", seconds(load));
+        let cpu = beside(load, || ask_both(&gateway), || profile(&gateway, &target));
+        let shares = |label| -> Vec<&str> { cpu.shares(label, 0).into_iter().map(|(name, _)| name).collect() };
+        println!("{:?} {:?} {:?}", shares(ROUTE), shares(PLUGIN), cpu.notes);
+        // Requests interleave: each plugin is called for its own route only.
+        for sample in &cpu.samples {
+            match (sample.text(ROUTE), sample.text(PLUGIN)) {
+                ("plain.route", "" | "response-rewrite")
+                | ("busy_route", "" | "serverless-pre-function")
+                | ("", "") => {}
+                mixed => panic!("{mixed:?}"),
+            }
+        }
+        let names = |sample| -> Vec<&str> {
+            cpu.functions_of(sample).map(|line| cpu.functions[line.function].name.as_str()).collect()
+        };
+        let of_lua = cpu.samples.iter().map(names).find(|names| {
+            let at = names.iter().position(|name| name.starts_with("lua busy ("));
+            at.is_some_and(|at| names[..at].iter().any(|name| name.contains("stillgate_lua::")))
+        });
+        println!("{of_lua:?}");
+        let truncated = cpu.samples.iter().filter(|sample| sample.text("truncated") == "yes").count();
+        println!("{truncated} of {} truncated", cpu.samples.len());
+        of_lua.is_some()
+            && ["plain.route", "busy_route"].iter().all(|route| shares(ROUTE).contains(route))
+            && truncated * 20 <= cpu.samples.len()
+    });
+    let stalls = beside(LOAD, || ask_both(&gateway), || profile(&gateway, "/debug/pprof/stalls?seconds=2&over=1ms"));
+    assert!(stalls.samples.iter().any(|sample| sample.text(ROUTE) == "busy_route"), "{:?}", stalls.notes);
+    gateway.assert_healthy();
+}
+
+#[test]
+fn recorded_profiles_are_read_by_their_time() {
+    let node = Upstream::echo();
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("profiles");
+    let recording = |hz| {
+        let place = place.display();
+        two_routes(&node, &format!("debug: {{pprof: true, profiles: {{cpu: {hz} Hz, path: {place}}}}}"))
+    };
+    let state = |gateway: &Gateway| -> Json { serde_json::from_slice(&admin(gateway, "/debug/profiles").1).unwrap() };
+    let mut gateway = Gateway::start(STILLGATE, &two_routes(&node, "debug: {}"));
+    assert_eq!(state(&gateway)["enabled"], false);
+    let (status, body) = admin(&gateway, "/debug/profiles/cpu");
+    assert!(status == 404 && String::from_utf8_lossy(&body).contains("set gateway.debug.profiles"), "{body:?}");
+    gateway.reload(&recording(100));
+    let files = || fs::read_dir(&place).map_or(0, Iterator::count);
+    with_longer_times(LOAD, "a minute on disk", |load| {
+        beside(
+            load,
+            || ask_both(&gateway),
+            || {
+                // One that is taken meanwhile is not disturbed.
+                let other = profile(&gateway, "/debug/pprof/profile?seconds=1&hz=250");
+                assert!(other.notes[0].starts_with("CPU profile at 250 Hz"), "{:?}", other.notes);
+            },
+        );
+        thread::sleep(Duration::from_secs(1));
+        ask_both(&gateway);
+        // With other settings the minute so far is written.
+        gateway.reload(&recording(99));
+        thread::sleep(Duration::from_secs(3));
+        gateway.reload(&recording(100));
+        files() > 0
+    });
+    let known = state(&gateway);
+    assert!(known["enabled"] == true && known["hz"] == 100 && known["bytes"].as_u64() > Some(0), "{known}");
+    let (from, to) = (known["from_unix_s"].as_u64().unwrap(), known["to_unix_s"].as_u64().unwrap());
+    let cpu = profile(&gateway, &format!("/debug/profiles/cpu?from={from}&to={to}"));
+    assert!(cpu.total(0) > 0 && !cpu.shares(PHASE, 0).is_empty(), "{:?}", cpu.notes);
+    let (status, body) = admin(&gateway, &format!("/debug/profiles/cpu?from={from}&to={to}&format=json"));
+    let stacks: Json = serde_json::from_slice(&body).unwrap();
+    assert!(status == 200 && stacks["stacks"][0].as_array().unwrap().len() == 6, "{stacks}");
+    assert_eq!(admin(&gateway, "/debug/profiles/cpu?from=60&to=120").0, 404);
+    assert_eq!(admin(&gateway, "/debug/profiles/cpu?format=svg").0, 400);
+    gateway.reload(&two_routes(&node, "debug: {}"));
+    assert_eq!(state(&gateway)["enabled"], false);
+    gateway.assert_healthy();
 }
