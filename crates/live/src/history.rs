@@ -156,7 +156,7 @@ fn count_of(code: u16) -> u64 {
     u64::from(code & ((1 << COUNT_BITS) - 1)) << (code >> COUNT_BITS)
 }
 
-/// A time's logarithm, within 1%; 0 is no time.
+/// A time's logarithm, within 1%; 0 means that there is none.
 fn coded_time(seconds: f64) -> u32 {
     let steps = (seconds.max(TIME_MIN_S) / TIME_MIN_S).ln() * TIME_STEPS_PER_E;
     (steps.round() as u32 + 1).min((1 << TIME_BITS) - 1)

@@ -31,14 +31,14 @@ pub(super) struct RecentTimes {
 /// Written by the exporter's thread once a second, read when a page asks.
 #[derive(Default)]
 pub(super) struct Recent {
-    all: Window,
-    routes: HashMap<Arc<str>, Window>,
+    all: LatencyWindow,
+    routes: HashMap<Arc<str>, LatencyWindow>,
     began: Option<Instant>,
     consumers: HashMap<Arc<str>, RecentConsumer>,
 }
 
 #[derive(Default)]
-struct Window {
+struct LatencyWindow {
     /// Which family the buckets are of, the unit of their bounds included.
     of: Option<Arc<(Buckets, f64)>>,
     former: Distribution,
@@ -118,10 +118,10 @@ impl RecentConsumer {
     }
 }
 
-impl Window {
+impl LatencyWindow {
     fn add(&mut self, family: &Arc<(Buckets, f64)>, state: &Distribution) {
         if self.of.as_ref().is_none_or(|of| !Arc::ptr_eq(of, family) && **of != **family) {
-            *self = Window { of: Some(family.clone()), ..Window::default() };
+            *self = LatencyWindow { of: Some(family.clone()), ..LatencyWindow::default() };
         }
         self.current.merge(state);
     }

@@ -35,8 +35,8 @@ const TIMED: [(&str, Option<&str>, f64); 3] = [
 /// The values of the last reading.
 #[derive(Default)]
 pub(super) struct Sampler {
-    routes: HashMap<Arc<str>, Counted>,
-    consumers: HashMap<Arc<str>, Counted>,
+    routes: HashMap<Arc<str>, CountPair>,
+    consumers: HashMap<Arc<str>, CountPair>,
     timed: [TimedFamily; TIMED.len()],
     /// Shared with those who ask for the figures of the last minute.
     recent: Arc<Mutex<Recent>>,
@@ -46,7 +46,7 @@ pub(super) struct Sampler {
 
 /// Requests of a route or consumer, as last and as now.
 #[derive(Default, Clone, Copy)]
-struct Counted {
+struct CountPair {
     before: RequestCounts,
     now: RequestCounts,
 }
@@ -78,7 +78,7 @@ impl RequestCounts {
     }
 }
 
-impl Counted {
+impl CountPair {
     fn increase(self) -> RequestCounts {
         self.now.since(self.before)
     }
@@ -275,9 +275,9 @@ impl Sampler {
 }
 
 /// The entry of a name, whose key is made if it is new.
-fn entry<'a>(map: &'a mut HashMap<Arc<str>, Counted>, name: &str) -> &'a mut Counted {
+fn entry<'a>(map: &'a mut HashMap<Arc<str>, CountPair>, name: &str) -> &'a mut CountPair {
     if !map.contains_key(name) {
-        map.insert(name.into(), Counted::default());
+        map.insert(name.into(), CountPair::default());
     }
     map.get_mut(name).expect("inserted above")
 }

@@ -64,15 +64,15 @@ pub struct Hooks {
 }
 
 /// Settings of the recorder, and whether its thread runs.
-struct Wanted {
+struct ContinuousSettings {
     settings: Option<Settings>,
     is_running: bool,
 }
 
-static WANTED: Mutex<Wanted> = Mutex::new(Wanted { settings: None, is_running: false });
+static WANTED: Mutex<ContinuousSettings> = Mutex::new(ContinuousSettings { settings: None, is_running: false });
 static SAMPLES_LOST: AtomicU64 = AtomicU64::new(0);
 
-fn wanted() -> MutexGuard<'static, Wanted> {
+fn wanted() -> MutexGuard<'static, ContinuousSettings> {
     WANTED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -17,7 +17,7 @@
 use crate::symbols::image;
 use crate::threads::{NAME_BYTES_MAX, WorkKind, ask_script, name_of_words, work_name};
 use crate::timer::{mark_of, periods_of};
-use crate::walk::{FRAMES_MAX, GAPS_MAX, Registers, WalkEnd, Walked, walk};
+use crate::walk::{FRAMES_MAX, GAPS_MAX, Registers, WalkEnd, WalkResult, walk};
 use crate::{machine, threads};
 use std::io;
 use std::ptr::null_mut;
@@ -51,7 +51,7 @@ const CODE_RANGES_MAX: usize = 16;
 pub(crate) enum Cause {
     /// A period of CPU time is over, of a profile that was requested.
     Timer,
-    /// The same of the continuous profile.
+    /// Ring of the continuous profile.
     Continuous,
     /// The stack was requested.
     Asked,
@@ -230,7 +230,7 @@ extern "C" fn handle(_: libc::c_int, info: *mut libc::siginfo_t, context: *mut l
     // SAFETY: only called with aligned addresses from the stack pointer to the end of this thread's stack, which is
     // mapped.
     let read = |at| unsafe { machine::word_at(at) };
-    let Walked { words, gaps: found, end } = walk(registers, &thread.stack, read, is_code, frames);
+    let WalkResult { words, gaps: found, end } = walk(registers, &thread.stack, read, is_code, frames);
     let copy = |from: usize, places: &mut [u64]| {
         let mut copied = 0;
         for (place, at) in places.iter_mut().zip((from..thread.stack.range.end).step_by(8)) {

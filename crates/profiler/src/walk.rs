@@ -69,7 +69,7 @@ pub(crate) struct Stack {
 
 /// The result of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Walked {
+pub(crate) struct WalkResult {
     /// Words that were written.
     pub(crate) words: usize,
     /// Addresses of the frames whose caller's frame had to be searched for; zero: there are no more.
@@ -87,9 +87,9 @@ pub(crate) fn walk(
     read: impl Fn(usize) -> usize,
     is_code: impl Fn(usize) -> bool,
     frames: &mut [u64; 2 * FRAMES_MAX],
-) -> Walked {
+) -> WalkResult {
     let Registers { sp, fp, .. } = registers;
-    let mut walked = Walked { words: 0, gaps: [0; GAPS_MAX], end: WalkEnd::Foreign };
+    let mut walked = WalkResult { words: 0, gaps: [0; GAPS_MAX], end: WalkEnd::Foreign };
     if !stack.range.contains(&sp) {
         return walked;
     }
@@ -101,7 +101,7 @@ pub(crate) fn walk(
     if !is_called(at, sp) {
         match search(sp, stack.range.end, &read, is_called) {
             Some(found) => at = found,
-            None => return Walked { end: WalkEnd::Broken, ..walked },
+            None => return WalkResult { end: WalkEnd::Broken, ..walked },
         }
     }
     let mut gaps = walked.gaps.iter_mut();
@@ -160,7 +160,7 @@ mod tests {
         };
         let mut frames = [0; 2 * FRAMES_MAX];
         let stack = Stack { range: range.clone(), bottom };
-        let Walked { words: written, end, .. } =
+        let WalkResult { words: written, end, .. } =
             walk(registers, &stack, read, |word| (CODE..CODE + 0x1000).contains(&word), &mut frames);
         (frames[..written].to_vec(), end)
     }

@@ -161,7 +161,7 @@ const LATENCY_DEFAULT_US: f32 = 30_000.0;
 pub struct NodeFigures {
     /// Tries that ended with a response or a failure of the endpoint.
     pub requests: u64,
-    /// Of these, responses with a status of 5xx, and failures.
+    /// Responses with a status of 5xx, and failures.
     pub errors: u64,
     /// The sum of the times to a response's head, in microseconds.
     pub answered_us: u64,

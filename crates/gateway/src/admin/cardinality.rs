@@ -103,7 +103,7 @@ mod tests {
         let families = vec![FamilyCardinality { name, series: 1234, bytes: 56789, labels: vec![label], examples }];
         let text = "gateway: {metrics: {labels: {http_requests_total: {uri: $uri, host: $host}}}}\n";
         let metrics = stillgate_config::load(text, &|_| None).unwrap().config.gateway.metrics.unwrap();
-        expect![[r#"{"families":[{"name":"stillgate_http_requests_total","series":1234,"bytes":56789,"labels":[{"name":"uri","distinct":300000,"collapsed":true,"samples":["/a","__other__"]}]}]}"#]]
+        expect![[r#"{"families":[{"name":"stillgate_http_requests_total","series":1234,"bytes":56789,"labels":[{"name":"uri","distinct":300000,"collapsed":true,"samples":["/a","__other__"],"exploding":true,"key":"gateway.metrics.labels.http_requests_total: {host: $host}"}],"examples":[{"uri":"/a"}]}]}"#]]
         .assert_eq(&serde_json::to_string(&Cardinality::new(families, &metrics)).unwrap());
     }
 }

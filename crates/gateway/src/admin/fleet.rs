@@ -1,7 +1,7 @@
 //! `GET /v1/fleet`: the nodes that serve the resources of one etcd, and whether they serve the same revision.
 //!
 //! Each node writes a report about itself into etcd, where APISIX's data planes write theirs
-//! (`PREFIX/data_plane/server_info/ID`), every 20 seconds and when it serves another revision. A report is no resource: it changes
+//! (`PREFIX/data_plane/server_info/ID`), every 20 seconds and when it serves another revision. A report is not a resource: it changes
 //! nothing that is served. A node whose user may not write is missing in the list, and works.
 
 use super::context::{PageContext, PageRefusal, Question, json, refuse};
@@ -157,7 +157,7 @@ async fn others(etcd: &Arc<Etcd>, own: &NodeReport) -> Result<Vec<NodeReport>, S
     let read: Result<Vec<Vec<u8>>, EtcdError> =
         timeout(ETCD_TIMEOUT, etcd.reports(NODES_MAX)).await.map_err(|_| "etcd does not answer".to_owned())?;
     let reports = read.map_err(|error| error.to_string())?;
-    // What is no report is of another program.
+    // Anything else was written by another program.
     let reports = reports.iter().filter_map(|text| serde_json::from_slice::<NodeReport>(text).ok());
     Ok(reports.filter(|report| report.id != own.id).collect())
 }
@@ -284,7 +284,7 @@ mod tests {
         let found = states(&[behind.clone(), later], &own, 1005);
         let expected = [("a", "ok", Some(42)), ("b", "ok", Some(42)), ("c", "behind", Some(40))];
         assert_eq!(found, expected.map(|(id, state, revision)| (id.to_owned(), state, revision)));
-        let listed = list(&[behind.clone()], &own, 1005);
+        let listed = list(std::slice::from_ref(&behind), &own, 1005);
         assert_eq!(listed[1].behind_since_unix_s, Some(900));
         // A change takes a moment.
         assert_eq!(states(&[behind], &node("a", 42, 50, 1000), 1005)[1].1, "ok");

@@ -68,7 +68,7 @@ struct NodeStatus {
     idle_connections: u64,
     /// Responses and failed tries since the workers know the node.
     requests_total: u64,
-    /// Of these, responses with a status of 5xx and failed tries.
+    /// Responses with a status of 5xx, and failed tries.
     errors_total: u64,
     /// The sum of the times to a response's head.
     response_seconds_total: f64,

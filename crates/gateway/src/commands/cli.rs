@@ -427,7 +427,7 @@ pub(crate) struct Top {
     /// Seconds between two screens
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) every: u64,
-    /// Print one screen and end; also the way where the output is no terminal
+    /// Print one screen and end, as where the output is not a terminal
     #[arg(long)]
     pub(crate) once: bool,
     #[command(flatten)]
