@@ -45,6 +45,8 @@ pub(crate) const PYTHON_ZSTD: Package =
     Package { name: "python3-zstandard", probe: PackageProbe::PythonModule("zstandard") };
 /// Decodes zstd in the end-to-end tests.
 pub(crate) const ZSTD: Package = program("zstd", "zstd");
+/// The terminal in which the tests run `stillgate top`.
+pub(crate) const TMUX: Package = Package { name: "tmux", probe: PackageProbe::File("/usr/bin/tmux") };
 /// A WebSocket client and server of the end-to-end tests.
 pub(crate) const WEBSOCKETS: Package =
     Package { name: "python3-websockets", probe: PackageProbe::PythonModule("websockets") };

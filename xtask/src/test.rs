@@ -5,7 +5,7 @@ use crate::Result;
 use crate::args::Args;
 use crate::packages::{
     self, CHROMIUM, CURL, ETCD, GRPCIO, GXX, H11, HAPROXY, NGINX, NGINX_LUA, PEBBLE, PERF, PROMETHEUS,
-    PROMETHEUS_CLIENT, PROTOBUF, PYTHON_BROTLI, PYTHON_ZSTD, REDIS, RSYSLOG, VALGRIND, WEBSOCKETS, ZSTD,
+    PROMETHEUS_CLIENT, PROTOBUF, PYTHON_BROTLI, PYTHON_ZSTD, REDIS, RSYSLOG, TMUX, VALGRIND, WEBSOCKETS, ZSTD,
 };
 use crate::passed::Parts;
 use crate::step::{self, Steps};
@@ -33,6 +33,7 @@ const PEERS: &[packages::Package] = &[
     PYTHON_BROTLI,
     PYTHON_ZSTD,
     ZSTD,
+    TMUX,
     RSYSLOG,
     ETCD,
     REDIS,

@@ -509,6 +509,41 @@ fn a_store_that_another_process_has_is_waited_for_and_that_is_said() {
     assert!(running.wait_within(END_PATIENCE).success());
 }
 
+/// `top` in a terminal of 80 columns: it fits, is refreshed, and shows names of routes without what a terminal would obey.
+#[test]
+fn top_in_a_terminal() {
+    let node = Upstream::echo();
+    let gateway = Gateway::start(STILLGATE, &Setup::to(node.addr()));
+    let server = format!("stillgate-test-{}", std::process::id());
+    let tmux = |arguments: &[&str]| {
+        let output = Command::new("tmux").args(["-L", &server, "-f", "/dev/null"]).args(arguments).output();
+        let output = output.expect("run tmux");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let command = format!("{STILLGATE} top --every 1 --admin http://{}", gateway.admin_addr());
+    let begun = tmux(&["new-session", "-d", "-x", "80", "-y", "24", &command]);
+    assert_eq!(begun, "");
+    eventually("the route with its requests", || {
+        assert_eq!(gateway.get("/seen").head.status(), 200);
+        let screen = tmux(&["capture-pane", "-p"]);
+        let lines: Vec<&str> = screen.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= 80) && lines.len() <= 24, "{screen}");
+        let head = lines.iter().position(|line| line.starts_with("route ") && line.ends_with("time"));
+        head.is_some_and(|head| lines.get(head + 1).is_some_and(|line| line.contains('%')))
+    });
+    let before = tmux(&["capture-pane", "-p"]);
+    eventually("the next screen", || tmux(&["capture-pane", "-p"]) != before);
+    tmux(&["kill-server"]);
+
+    // Elsewhere it prints one screen; a gateway that is away is an error at once.
+    let url = format!("http://{}", gateway.admin_addr());
+    let once = Command::new(STILLGATE).args(["top", "--admin", &url]).output().expect("run stillgate");
+    assert!(once.status.success() && once.stdout.starts_with(b"Stillgate "), "{once:?}");
+    drop(gateway);
+    let away = Command::new(STILLGATE).args(["top", "--admin", &url]).output().expect("run stillgate");
+    assert!(!away.status.success() && away.stdout.is_empty() && !away.stderr.is_empty(), "{away:?}");
+}
+
 /// `status` says what needs attention, and its exit code does, too; `slow` lists requests.
 #[test]
 fn a_look_at_a_running_gateway() {
