@@ -196,7 +196,6 @@ impl LongTurns {
     fn run(&self, goes_on: &AtomicBool) {
         let begun = begin(goes_on, || ContinuousWatch::new(OVER), || thread::sleep(AGAIN_AFTER));
         let Some(mut watch) = begun else { return };
-        let pause = watch.pause();
         let mut named = Instant::now();
         while goes_on.load(Ordering::Relaxed) {
             watch.look();
@@ -211,7 +210,7 @@ impl LongTurns {
                 // Paused in proportion, so that most of the time is spent watching.
                 named = Instant::now() + begin.elapsed() * REST;
             }
-            thread::sleep(pause);
+            thread::sleep(watch.pause());
         }
     }
 
