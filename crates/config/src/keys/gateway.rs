@@ -306,7 +306,7 @@ object! {
         /// CPU profiles of all workers, recorded all the time; if absent, none are.
         profiles: RecordedProfiles = map::<RecordedProfiles>() => optional;
         /// Whether the slowest requests of each minute are kept, for `/v1/slow`.
-        slow: bool = Flag => default(true);
+        slow: bool = Flag => default(false);
         /// Average number of bytes allocated between two heap profile samples; `off`: no samples are taken.
         heap: Option<usize> = HeapSampling(size(16 * 1024, 1 << 30)) => default(None);
     }

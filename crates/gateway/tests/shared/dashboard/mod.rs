@@ -14,7 +14,7 @@ pub(crate) fn gateway() -> Gateway {
     let lines = format!(
         "  keys: [{{name: admin, key: {KEY}, role: admin}}]\n\
          config: {{source: store, store: \"{{dir}}/config.redb\"}}\n\
-         debug: {{pprof: true, heap: 16KiB}}\n\
+         debug: {{pprof: true, slow: true, heap: 16KiB}}\n\
          metrics: {{address: \"127.0.0.1:0\", labels: {{http_requests_total: {{uri: $uri}}}}}}\n"
     );
     Gateway::start(crate::shared::STILLGATE, &Setup::resources("").gateway(&lines))
