@@ -137,7 +137,7 @@ const FIGURES: &str = r#"(() => {
 /// The page Routes shows the shares of 4xx and 5xx that the counters of the metrics have, and sorts by its figures.
 #[test]
 fn figures_of_routes_are_those_of_the_metrics() {
-    let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\n");
+    let keys = format!("  keys: [{{name: admin, key: {KEY}, role: admin}}]\ndebug: {{slow: true}}\n");
     let routes = "routes:\n\
         - {id: own, uri: /own, plugins: {mocking: {response_example: x}, uri-blocker: {block_rules: [four]}, \
         fault-injection: {abort: {http_status: 503, vars: [[[arg_x, '==', five]]]}}}}\n\
